@@ -1,0 +1,3 @@
+from agpo_bench.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Benchmarks to prompts: hub, local folder or embedded."""

@@ -1,0 +1,1 @@
+"""Evaluation through lm-eval, with our graders."""

@@ -1,0 +1,1 @@
+"""The mathematics of the methods: pure, no model, no file, no network."""

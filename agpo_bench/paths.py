@@ -1,0 +1,32 @@
+"""Where the definitions lie, and the names inside a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def definitions(kind: Literal["tasks", "trainers", "reports"]) -> Path:
+    """The folder of one kind of definition: inside the package in a wheel, beside it in a checkout."""
+    inside = _PACKAGE / kind
+    return inside if inside.is_dir() else _PACKAGE.parent / kind
+
+
+def run_directory(out: Path, *, method: str, seed: int) -> Path:
+    """``<out>/<method>/seed-<seed>``."""
+    return out / method / f"seed-{seed}"
+
+
+CONFIG_FILE = "config.yaml"
+RECIPE_FILE = "recipe.yaml"
+METRICS_FILE = "metrics.jsonl"
+LEDGER_FILE = "ledger.json"
+ROLLOUTS_DIRECTORY = "rollouts"
+CHECKPOINTS_DIRECTORY = "checkpoints"
+EVAL_DIRECTORY = "eval"
+RESULTS_FILE = "results.json"
+SAMPLES_FILE = "samples.jsonl"
+INITIAL_MODEL = "initial"
+"""Stands in the place of a method's name for the model before any training: ``<out>/initial/eval/…``."""

@@ -1,0 +1,1 @@
+"""Tables and figures from files on disk; never imports torch."""
