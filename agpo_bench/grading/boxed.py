@@ -1,0 +1,110 @@
+r"""Where an answer stands in a response: the last box, the Minerva sentence, or a response that is nothing else.
+
+One linear pass each, whatever the text: a megabyte of ``\boxed{`` costs a megabyte of scanning.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*\{|\\[^A-Za-z]|[{}]", re.DOTALL)
+_UNBRACED_BOX = re.compile(r"\\boxed[ ~]+([^\s{}$\\][^{}$\n]*)(?=\$|$)")
+_SENTENCE = re.compile(r"final\s+answer\s+is\s*:?", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\.?\s*I\s+hope\s+it\s+is\s+correct", re.IGNORECASE)
+_CLOSE_THINK = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+_OPEN_THINK = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
+_MATH_WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|operatorname)\s*\{[^{}]*\}")
+_MAX_ANSWER_ONLY_CHARS = 400
+"""A response longer than this is a derivation, not an answer; the longest gold of the nine sets has under 200."""
+
+
+def without_thinking(text: str) -> str:
+    """The part of a response after its reasoning trace.
+
+    Everything up to the last ``</think>`` is thinking, opener or not. A trace that was opened and never closed was cut
+    by the length limit: what follows the opener holds no answer.
+    """
+    end = 0
+    for match in _CLOSE_THINK.finditer(text):
+        end = match.end()
+    rest = text[end:]
+    opened = _OPEN_THINK.search(rest)
+    return rest[: opened.start()] if opened else rest
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last balanced ``\boxed{…}`` (or ``\fbox{…}``), braces counted, ``\{`` and ``\}`` not.
+
+    ``\boxed 7$`` without braces, as in some reference solutions, is read up to the dollar sign. None if there is none.
+    """
+    open_groups: list[tuple[bool, int]] = []
+    last: tuple[int, int] | None = None
+    for match in _BOX_OR_BRACE.finditer(text):
+        token = match.group()
+        if token == "}":
+            if open_groups:
+                is_box, start = open_groups.pop()
+                # A box inside a box is taken for the inner one only if it starts later: `rfind` semantics.
+                if is_box and (last is None or start > last[0]):
+                    last = (start, match.start())
+        elif token == "{":
+            open_groups.append((False, match.end()))
+        elif len(token) > 2:
+            open_groups.append((True, match.end()))
+    unbraced: re.Match[str] | None = None
+    for unbraced in _UNBRACED_BOX.finditer(text):
+        pass
+    if unbraced is not None and (last is None or unbraced.start() > last[0]):
+        return unbraced.group(1).strip()
+    return None if last is None else text[last[0] : last[1]].strip()
+
+
+def final_answer_sentence(text: str) -> str | None:
+    """X of the last "(The) final answer is X. I hope it is correct." (Minerva's closing), dollar signs removed.
+
+    Without the second sentence X ends at the line's end; ``$X$`` ends at its dollar sign.
+    """
+    start = None
+    for match in _SENTENCE.finditer(text):
+        start = match.end()
+    if start is None:
+        return None
+    rest = text[start:]
+    end = _SENTENCE_END.search(rest)
+    span = rest[: end.start()] if end else rest.strip().split("\n", 1)[0]
+    span = span.strip()
+    if span.startswith("$") and not span.startswith("$$"):
+        close = span.find("$", 1)
+        while close > 0 and span[close - 1] == "\\":
+            close = span.find("$", close + 1)
+        if close > 0 and span[close + 1 :].strip(" .。") == "":
+            span = span[: close + 1]
+    span = unwrap_math(span.rstrip(" .。") if not span.endswith("\\.") else span)
+    return span or None
+
+
+def unwrap_math(text: str) -> str:
+    r"""``$X$``, ``$$X$$``, ``\(X\)`` or ``\[X\]`` as a whole gives X; anything else comes back stripped."""
+    text = text.strip()
+    for opening, closing in _MATH_WRAPPERS:
+        if len(text) >= len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing):
+            inner = text[len(opening) : len(text) - len(closing)]
+            if opening not in inner.replace("\\$", ""):
+                return inner.strip()
+    return text
+
+
+def answer_only(text: str) -> str | None:
+    """The whole response, if it is nothing but an answer: short, one paragraph, not a sentence.
+
+    Whoever answers ``42`` or ``$\\frac{1}{2}$`` and nothing more has answered; prose without a box has not.
+    """
+    text = text.strip()
+    if not text or len(text) > _MAX_ANSWER_ONLY_CHARS or "\n\n" in text:
+        return None
+    inner = unwrap_math(text.rstrip(".。") if text.endswith(("$.", "$。")) else text)
+    if "$" in inner.replace("\\$", "") or len(_PROSE_WORD.findall(_TEXT_GROUP.sub(" ", inner))) > 1:
+        return None
+    return inner or None
