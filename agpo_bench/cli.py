@@ -1,0 +1,163 @@
+"""The command line: read arguments, call one function, print. Imports nothing heavy before a command runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import agpo_bench
+
+app = typer.Typer(
+    name="agpo-bench",
+    help="Train language models with many policy-optimisation methods under one generated-token budget, "
+    "evaluate them on nine benchmarks, and print the comparison.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Tasks = Annotated[str, typer.Option(help="Benchmarks separated by commas, or all.")]
+Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"agpo-bench {agpo_bench.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def train(
+    method: Annotated[
+        str, typer.Option(help="Names of recipes or paths of recipe files, separated by commas; or all.")
+    ] = "agpo",
+    preset: Annotated[str, typer.Option(help="Defaults to start from: see --list-presets.")] = "embedded",
+    model: Annotated[str | None, typer.Option(help="A local model directory or a hub id.")] = None,
+    data: Annotated[str | None, typer.Option(help="embedded, hub, or a directory of benchmark files.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Benchmarks separated by commas, or all.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Generated tokens a run: 300M, 150k, 6000.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds separated by commas: one run each.")] = None,
+    out: Out = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue unfinished runs, skip finished ones.")] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="slot.field=value changes the recipe, field=value the config. Repeatable."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one process each.")] = 1,
+    list_presets: Annotated[bool, typer.Option("--list-presets", help="Print what each preset sets and stop.")] = False,
+) -> None:
+    """Train with one or several methods under one token budget."""
+    from agpo_bench.commands.train import TrainArguments, print_presets, run_train
+
+    if list_presets:
+        print_presets()
+        return
+    run_train(
+        TrainArguments(
+            method=method,
+            preset=preset,
+            fields={"model": model, "data": data, "tasks": tasks, "budget": budget},
+            seed=seed,
+            seeds=seeds,
+            out=out,
+            resume=resume,
+            changes=tuple(changes or ()),
+            jobs=jobs,
+        )
+    )
+
+
+@app.command("eval")
+def evaluate(
+    tasks: Tasks = "all",
+    run: Annotated[Path | None, typer.Option(help="One run directory; default: every run under --out.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model directory or hub id instead of runs.")] = None,
+    out: Out = Path("runs"),
+    data: Annotated[str | None, typer.Option(help="embedded, hub, or a directory; default: as trained.")] = None,
+    maj: Annotated[str | None, typer.Option(help="Maj@k for these k, separated by commas: 4,64.")] = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature of the Maj@k draws.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus mass of the Maj@k draws.")] = 0.95,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N items of each benchmark.")] = None,
+) -> None:
+    """Evaluate trained runs and always the initial model; resumes where it stopped."""
+    from agpo_bench.commands.evaluate import EvalArguments, run_eval
+
+    run_eval(
+        EvalArguments(
+            tasks=tasks,
+            run=run,
+            model=model,
+            out=out,
+            data=data,
+            maj=maj,
+            temperature=temperature,
+            top_p=top_p,
+            limit=limit,
+        )
+    )
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    formats: Annotated[str, typer.Option("--format", help="md, tex, html; separated by commas.")] = "md,tex",
+    out: Annotated[Path | None, typer.Option(help="Folder of the report; default: RUNS/report.")] = None,
+) -> None:
+    """Fill the tables and figures from the files of the runs."""
+    from agpo_bench.commands.report import run_report
+
+    run_report(runs=runs, formats=formats, out=out)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method: print its whole resolved recipe.")] = None,
+    diff: Annotated[tuple[str, str] | None, typer.Option(help="Two methods: print what differs.")] = None,
+) -> None:
+    """List the methods and their parts."""
+    from agpo_bench.commands.listing import list_methods
+
+    list_methods(name=name, diff=diff)
+
+
+@app.command()
+def tasks() -> None:
+    """List the benchmarks."""
+    from agpo_bench.commands.listing import list_tasks
+
+    list_tasks()
+
+
+@app.command("warm-start")
+def warm_start(
+    out: Annotated[Path, typer.Option(help="Folder for the remade model.")] = Path("warm-start"),
+    seed: Annotated[int, typer.Option(help="Seed of weights and batches; the shipped model's is the default.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Supervised steps; default: as shipped.")] = None,
+) -> None:
+    """Remake the embedded model by supervised training."""
+    from agpo_bench.commands.warm_start import run_warm_start
+
+    run_warm_start(out=out, seed=seed, steps=steps)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence on stderr and exit status 2, never a traceback."""
+    try:
+        app()
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)

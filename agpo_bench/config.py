@@ -1,0 +1,186 @@
+"""Everything a run can be told that is equal for all methods: defaults of the paper, and the presets that change them.
+
+What belongs to one method (temperatures, clip ranges, coefficients) is in its recipe under ``trainers/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+_BUDGET = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMbBgG]?)")
+_SCALE = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+
+
+def parse_token_count(text: object) -> int:
+    """``300M``, ``150k``, ``6k`` or ``6000`` as a number of tokens."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = _BUDGET.fullmatch(str(text).strip().replace("_", "").replace(",", ""))
+    if match is None:
+        raise ValueError(f"a token budget of {text!r} cannot be read; write it like 300M, 150k or 6000")
+    tokens = float(match[1]) * _SCALE[match[2].lower()]
+    if tokens != int(tokens):
+        raise ValueError(f"a token budget of {text!r} is not a whole number of tokens")
+    return int(tokens)
+
+
+def _names(value: object) -> object:
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+
+class RunConfig(BaseModel):
+    """One run, apart from its recipe. Defaults are Sect. 4.1 of the AGPO paper where it states them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "embedded"
+    """``embedded``, ``smollm2``, a local Hugging Face directory, or a hub id."""
+    revision: str | None = None
+    """Hub revision of the model."""
+    data: str = "hub"
+    """``embedded``, ``hub``, or a directory of benchmark files."""
+    tasks: Annotated[tuple[str, ...], BeforeValidator(_names)] = ("all",)
+    """Benchmarks whose train splits are mixed, or ``all``; a benchmark without a train split is left out of ``all``."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of the forward pass. Weights and optimiser are float32 in either case."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    num_threads: int | None = Field(default=None, ge=1)
+    """CPU threads of the process; None takes every core. Set before torch is imported."""
+
+    seed: int = Field(default=42, ge=0)
+    budget: Annotated[int, BeforeValidator(parse_token_count)] = Field(default=300_000_000, gt=0)
+    """Generated tokens of the run: probe, train, discarded and pairs together. Paper: 300M."""
+
+    prompts_per_batch: int = Field(default=128, ge=1)
+    """P, prompts of a rollout batch (the paper does not give it)."""
+    group_size: int = Field(default=8, ge=1)
+    """G, rollouts a prompt, where the recipe leaves it open. Paper: 8."""
+    max_length: int = Field(default=1024, ge=2)
+    """Most tokens of prompt and response together. Paper: 1024."""
+    max_new_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of a response; a long prompt leaves fewer, by ``max_length``."""
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    """Nucleus mass of every training rollout, the same for all methods. Paper: 0.95."""
+
+    epochs_per_batch: int = Field(default=1, ge=1)
+    """Passes over a rollout batch."""
+    minibatches_per_epoch: int = Field(default=4, ge=1)
+    """Optimiser updates a pass; each takes whole groups. With one update in all, no clip rule can act."""
+    micro_batch_tokens: int = Field(default=16384, ge=1)
+    """Most padded tokens (rows x longest row) of one forward-backward pass: memory and speed, not the result."""
+    sampler_rows: int = Field(default=256, ge=1)
+    """Most rollouts decoded together. Changes memory and speed, not the result."""
+
+    learning_rate: float = Field(default=1.5e-5, gt=0)
+    """Peak. Paper: 1.5e-5."""
+    learning_rate_schedule: Literal["cosine", "constant"] = "cosine"
+    """A function of tokens used, because the number of updates in a budget differs between methods."""
+    final_learning_rate_fraction: float = Field(default=0.0, ge=0, le=1)
+    """What the cosine ends at, as a share of the peak."""
+    warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the budget over which the rate rises linearly."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    adam_eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+    monitor_rollouts: int | None = Field(default=None, ge=1)
+    """Rollouts a step on which the KL diagnostics run: the first of the batch in prompt order; None takes all."""
+    checkpoint_every_steps: int = Field(default=50, ge=1)
+    keep_checkpoints: int = Field(default=1, ge=1)
+    """Newest checkpoints kept; the last of a finished run is always among them."""
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        if self.max_new_tokens > self.max_length:
+            raise ValueError(
+                f"max_new_tokens {self.max_new_tokens} is more than max_length {self.max_length}, "
+                "which counts prompt and response together"
+            )
+        if self.minibatches_per_epoch > self.prompts_per_batch:
+            raise ValueError(
+                f"minibatches_per_epoch {self.minibatches_per_epoch} is more than prompts_per_batch "
+                f"{self.prompts_per_batch}: a minibatch takes whole groups"
+            )
+        return self
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Optimiser updates a rollout batch."""
+        return self.epochs_per_batch * self.minibatches_per_epoch
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # A 115k-parameter model on two cores: short answers, a learning rate that moves it, half a minute of CPU a run.
+    "embedded": {
+        "model": "embedded",
+        "data": "embedded",
+        "num_threads": 1,
+        "budget": 150_000,
+        "prompts_per_batch": 32,
+        "max_length": 512,
+        "max_new_tokens": 40,
+        "epochs_per_batch": 2,
+        "learning_rate": 4e-4,
+        "micro_batch_tokens": 4096,
+        "sampler_rows": 512,
+        "monitor_rollouts": 64,
+        "checkpoint_every_steps": 10,
+    },
+    # SmolLM2-135M-Instruct on a CPU: a few rollout batches of real problems in a few minutes.
+    "smollm2": {
+        "model": "smollm2",
+        "data": "hub",
+        "budget": 6_000,
+        "prompts_per_batch": 2,
+        "max_length": 512,
+        "max_new_tokens": 160,
+        "epochs_per_batch": 2,
+        "minibatches_per_epoch": 2,
+        "learning_rate": 2e-6,
+        "micro_batch_tokens": 2048,
+        "monitor_rollouts": 8,
+        "checkpoint_every_steps": 1,
+    },
+    "qwen2.5-14b": {"model": "Qwen/Qwen2.5-14B", "dtype": "bfloat16"},
+    "llama-3-8b": {"model": "meta-llama/Meta-Llama-3-8B", "dtype": "bfloat16"},
+    "gemma-2-9b": {"model": "google/gemma-2-9b", "dtype": "bfloat16"},
+}
+"""What each preset changes; everything else is a default of ``RunConfig``."""
+
+PAPER_SEEDS = (42, 1337, 2026)
+"""Seeds of the paper's Sect. 4.1."""
+
+
+def load_config(preset: str = "embedded", **fields: Any) -> RunConfig:
+    """The preset with ``fields`` over it. A mistake is one sentence: the field, the value and what is valid."""
+    if preset not in PRESETS:
+        raise ValueError(f"no preset {preset!r}; the presets are {', '.join(PRESETS)}")
+    return config_from({**PRESETS[preset], **fields})
+
+
+def config_from(fields: Mapping[str, Any]) -> RunConfig:
+    """``RunConfig`` from plain values, with the first mistake told in one sentence."""
+    for name in fields:
+        if name not in RunConfig.model_fields:
+            raise ValueError(f"no config field {name!r}; the fields are {', '.join(RunConfig.model_fields)}")
+    try:
+        return RunConfig.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{where} = {first['input']!r}: {message}" if where else message) from None
+
+
+def fingerprint(content: object) -> str:
+    """SHA-256 of plain values, independent of key order: tells whether two runs were told the same."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
