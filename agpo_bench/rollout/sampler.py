@@ -35,6 +35,10 @@ class Sampler(Protocol):
     weights_version: int
     """Number of the weights in use; every rollout carries it."""
 
+    def load_weights(self, version: int) -> None:
+        """Take over the weights as they are now and number them; called once after each round of updates."""
+        ...
+
     def sample(self, requests: Sequence[SamplingRequest], *, with_entropy: bool = False) -> list[Group]:
         """Return one group a request, in the order of the requests."""
         ...
