@@ -41,6 +41,7 @@ def _root(
 
 @app.command()
 def train(
+    *,
     method: Annotated[
         str, typer.Option(help="Names of recipes or paths of recipe files, separated by commas; or all.")
     ] = "agpo",
@@ -83,6 +84,7 @@ def train(
 
 @app.command("eval")
 def evaluate(
+    *,
     tasks: Tasks = "all",
     run: Annotated[Path | None, typer.Option(help="One run directory; default: every run under --out.")] = None,
     model: Annotated[str | None, typer.Option(help="A model directory or hub id instead of runs.")] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import Any, get_args
 
 from agpo_bench.records import Phase
 
@@ -61,12 +61,11 @@ class TokenLedger:
         """Tokens of each phase; every phase is present."""
         return dict(self._used)
 
-    def to_json(self) -> dict[str, int]:
-        """``ledger.json``: one number a phase, and the totals."""
-        totals = {"used": self.used, "budget": self.budget, "overshoot": self.overshoot}
-        return {str(phase): tokens for phase, tokens in self._used.items()} | totals
+    def to_json(self) -> dict[str, Any]:
+        """``ledger.json``: the tokens of each phase, and the totals."""
+        return {"budget": self.budget, "used": self.used, "overshoot": self.overshoot, "phases": self.by_phase()}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, int]) -> TokenLedger:
+    def from_json(cls, content: Mapping[str, Any]) -> TokenLedger:
         """The ledger that ``to_json`` described."""
-        return cls(content["budget"], used_by_phase={phase: content[phase] for phase in PHASES})
+        return cls(content["budget"], used_by_phase=content["phases"])

@@ -1,0 +1,63 @@
+"""The order in which a run sees its prompts: a seeded permutation an epoch, and a cursor that a checkpoint can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agpo_bench.records import Prompt
+from agpo_bench.rollout.sampler import sampling_seed
+
+
+class PromptStream:
+    """Endless batches of distinct prompts; every epoch shows each prompt once, in an order drawn from (seed, epoch).
+
+    A batch that crosses the end of an epoch takes the remainder and then the new epoch's prompts; those of the new
+    epoch that it already holds are put off to the next batch, so no batch holds a prompt twice and none is left out.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], *, seed: int) -> None:
+        self.prompts = tuple(prompts)
+        self._seed = seed
+        self._epoch = -1
+        self._order: list[int] = []
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch the cursor stands in, from 0."""
+        return max(0, self._epoch)
+
+    def take(self, count: int) -> list[Prompt]:
+        """The next ``count`` prompts, all different."""
+        if count > len(self.prompts):
+            raise ValueError(
+                f"a batch of {count} prompts needs at least as many training problems, and there are "
+                f"{len(self.prompts)}; lower prompts_per_batch or add tasks"
+            )
+        taken = [self._order.pop(0) for _ in range(min(count, len(self._order)))]
+        if len(taken) < count:
+            self._epoch += 1
+            key = sampling_seed(self._seed, step=self._epoch, prompt_id="order", sample_index=0, phase="prompts")
+            order = [int(index) for index in np.random.default_rng(key).permutation(len(self.prompts))]
+            held = set(taken)
+            fresh = [index for index in order if index not in held]
+            need = count - len(taken)
+            taken += fresh[:need]
+            used = set(fresh[:need])
+            self._order = [index for index in order if index not in used]
+        return [self.prompts[index] for index in taken]
+
+    def to_json(self) -> dict[str, Any]:
+        """Epoch and the indices still to come in it."""
+        return {"epoch": self._epoch, "order": list(self._order), "num_prompts": len(self.prompts)}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """Put the cursor where ``to_json`` found it."""
+        if content["num_prompts"] != len(self.prompts):
+            raise ValueError(
+                f"the checkpoint was made with {content['num_prompts']} training problems and the data now hold "
+                f"{len(self.prompts)}; resume with the data it was trained on"
+            )
+        self._epoch, self._order = content["epoch"], list(content["order"])
