@@ -1,38 +1,54 @@
-"""Files that survive a crash: written whole or not at all, and lines that tolerate a torn tail."""
+"""Files that are whole or absent, and line files that survive a torn tail."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 
-def write_whole(path: Path, content: str | bytes) -> Path:
-    """Write through a temporary file in the same folder and rename: a reader sees the old content or the new."""
+def write_whole(path: Path, text: str) -> None:
+    """Write to a temporary file beside ``path`` and rename it: a reader sees the old file or the new, never half."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    data = content.encode() if isinstance(content, str) else content
-    with temporary.open("wb") as file:
-        file.write(data)
+    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    return path
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON-lines file; a last line without its newline (a killed writer) is left out."""
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1] if line.strip()]
+def json_line(record: Any) -> str:
+    """One line of strict JSON: a NaN or infinity is refused, because no reader agrees on how to read it."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def drop_torn_tail(path: Path) -> None:
-    """Cut a last line that was never finished, so that appending to the file is safe again."""
-    if not path.is_file():
+def append_lines(path: Path, records: Iterable[Any]) -> None:
+    """Append one JSON line a record in a single write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write("".join(json_line(record) for record in records).encode())
+
+
+def read_lines(path: Path) -> Iterator[Any]:
+    """The records of a line file; a last line without its line break was torn by a kill and is left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a line file back to ``size`` bytes, the length a checkpoint recorded."""
+    if not path.exists():
+        if size:
+            raise ValueError(f"{path} is missing but the checkpoint recorded {size} bytes of it; start the run anew")
         return
-    data = path.read_bytes()
-    end = data.rfind(b"\n") + 1
-    if end < len(data):
-        os.truncate(path, end)
+    if path.stat().st_size < size:
+        raise ValueError(
+            f"{path} holds {path.stat().st_size} bytes, fewer than the {size} the checkpoint recorded; "
+            "it was changed from outside: start the run anew"
+        )
+    os.truncate(path, size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agpo_bench import paths
 from agpo_bench.reporting.collect import Collection
 from agpo_bench.reporting.spec import AccuracyColumns, AverageColumn, TableSpec
 
@@ -44,20 +43,12 @@ def training_sentences(collection: Collection) -> Iterable[str]:
     """Model, budget, updates a rollout batch and seeds of the runs."""
     if not collection.runs:
         return
-    models = sorted({str(run.config["model"]) for run in collection.runs})
-    described = sorted(
-        {
-            one.result.model_description
-            for (method, _, _), one in collection.evaluated.items()
-            if method == paths.INITIAL_MODEL
-        }
-    )
-    yield f"Model: {', '.join(described or models)}."
-    budgets = sorted({int(run.config["budget_tokens"]) for run in collection.runs})
+    yield f"Model: {', '.join(sorted({str(run.config['model']) for run in collection.runs}))}."
+    budgets = sorted({int(run.config["budget"]) for run in collection.runs})
     used = sorted(run.tokens_used for run in collection.runs)
     spread = f"{used[0]:,}" if used[0] == used[-1] else f"{used[0]:,} to {used[-1]:,}"
     yield f"Budget: {' or '.join(f'{budget:,}' for budget in budgets)} generated tokens a run ({spread} used)."
-    updates = sorted({int(run.config["updates_per_rollout"]) for run in collection.runs})
+    updates = sorted({run.updates_per_rollout for run in collection.runs})
     yield f"Updates a rollout batch: {', '.join(map(str, updates))}."
     seeds = sorted({run.seed for run in collection.runs})
     yield f"Seeds: {', '.join(map(str, seeds))}."

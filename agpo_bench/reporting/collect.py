@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from agpo_bench import paths
+from agpo_bench.config import config_from
 from agpo_bench.evaluation.results import EvalResult
 
 
@@ -30,6 +31,11 @@ class TrainedRun:
     def tokens_used(self) -> int:
         """Generated tokens the ledger counted, all phases together."""
         return int(self.ledger["used"])
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Optimiser updates a rollout batch."""
+        return config_from(self.config).updates_per_rollout
 
 
 @dataclass(frozen=True, kw_only=True)

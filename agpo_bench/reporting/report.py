@@ -74,12 +74,12 @@ def build_report(runs: Path, *, out: Path, formats: Sequence[str] = ("md", "tex"
         sections.append(render_markdown(table, caption=caption, warnings=remarks))
         tables.append((table, caption))
         if "tex" in formats:
-            files.append(write_whole(out / f"{stem}.tex", render_tex(table, caption=caption, warnings=remarks)))
+            files.append(_write(out / f"{stem}.tex", render_tex(table, caption=caption, warnings=remarks)))
     if "md" in formats:
         text = "# agpo-bench report\n\n" + "\n".join(sections)
         text += "\nEvery number is traced to its files in [cells.csv](cells.csv).\n"
-        files.insert(0, write_whole(out / "report.md", text))
-    files.append(write_whole(out / "cells.csv", _trace([table for table, _ in tables], collection)))
+        files.insert(0, _write(out / "report.md", text))
+    files.append(_write(out / "cells.csv", _trace([table for table, _ in tables], collection)))
     return Report(
         files=tuple(files),
         tables=tuple(table for table, _ in tables),
@@ -136,3 +136,8 @@ def _trace(tables: Sequence[Table], collection: Collection) -> str:
                     ]
                 )
     return buffer.getvalue()
+
+
+def _write(path: Path, text: str) -> Path:
+    write_whole(path, text)
+    return path

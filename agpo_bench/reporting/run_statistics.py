@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from agpo_bench import paths
-from agpo_bench.files import read_json_lines
+from agpo_bench.files import read_lines
 from agpo_bench.reporting.collect import TrainedRun
 
 VARIANCE_WINDOW_STEPS = 1000
@@ -27,9 +28,13 @@ class RunStatistic:
     file: Path
 
 
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return list(read_lines(file)) if file.is_file() else []
+
+
 def metric_series(run: TrainedRun, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens used and the metric's value at every step that has it, both float64."""
-    rows = [row for row in read_json_lines(run.directory / paths.METRICS_FILE) if row.get(metric) is not None]
+    rows = [row for row in _lines(run.directory / paths.METRICS_FILE) if row.get(metric) is not None]
     tokens = np.array([row["tokens/used"] for row in rows], dtype=np.float64)
     return tokens, np.array([row[metric] for row in rows], dtype=np.float64)
 
@@ -73,14 +78,14 @@ def tokens_used(run: TrainedRun) -> float | None:
 
 def tokens_per_second(run: TrainedRun) -> float | None:
     """Sampled tokens of all phases, probes included, over wall-clock seconds of the steps."""
-    timing = read_json_lines(run.directory / "timing.jsonl")
+    timing = _lines(run.directory / "timing.jsonl")
     seconds = sum(row["time/step"] for row in timing)
     return run.tokens_used / seconds if seconds else None
 
 
 def training_tokens_per_second(run: TrainedRun) -> float | None:
     """Sampled tokens that entered a gradient over wall-clock seconds of the steps."""
-    timing = read_json_lines(run.directory / "timing.jsonl")
+    timing = _lines(run.directory / "timing.jsonl")
     seconds = sum(row["time/step"] for row in timing)
     trained = run.ledger.get("phases", {}).get("train")
     return float(trained) / seconds if seconds and trained else None

@@ -146,7 +146,7 @@ def accuracy_percent(evaluated: Evaluated) -> Fraction:
 
 
 def _usable(evaluated: Evaluated | None) -> bool:
-    return evaluated is not None and evaluated.result.is_complete and evaluated.result.num_items > 0
+    return evaluated is not None and evaluated.result.is_complete and evaluated.result.accuracy is not None
 
 
 def _accuracy(collection: Collection, method: str, seeds: Sequence[int | None], task: str, decimals: int) -> Cell:

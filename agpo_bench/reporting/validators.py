@@ -88,8 +88,9 @@ def _rates(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
         where = collection.title(method) + (f" seed {seed}" if seed is not None else "")
         if task in tasks and one.result.truncation_rate > MAX_TRUNCATION_RATE:
             by_task[task, "cut by the length limit"].append(f"{where} {100 * one.result.truncation_rate:.0f} %")
-        if task in tasks and one.result.parse_rate < MIN_PARSE_RATE:
-            by_task[task, "without a readable answer"].append(f"{where} {100 * (1 - one.result.parse_rate):.0f} %")
+        parse_rate = one.result.parse_rate
+        if task in tasks and parse_rate is not None and parse_rate < MIN_PARSE_RATE:
+            by_task[task, "without a readable answer"].append(f"{where} {100 * (1 - parse_rate):.0f} %")
     for (task, what), places in by_task.items():
         shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
         yield f"{task}: many responses {what} ({shown})."
