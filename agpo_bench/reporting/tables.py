@@ -207,7 +207,7 @@ def _differences(rows: Sequence[Row], baseline: str) -> list[Row]:
 
 
 def _marked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
-    """Mark best and second best of each column at printed precision; ties share a mark."""
+    """Mark best and second best of each column at printed precision; ties share a mark, two firsts leave no second."""
     marks: list[list[Mark]] = [["" for _ in columns] for _ in rows]
     for index, column in enumerate(columns):
         if column.better == "neither":
@@ -216,12 +216,12 @@ def _marked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
             round_half_up(row.cells[index].mean or 0, column.decimals) if row.cells[index].mean is not None else None
             for row in rows
         ]
-        ranks = sorted({float(text) for text in printed if text is not None}, reverse=column.better == "higher")
-        if len(ranks) < 2:
+        ranked = sorted((float(text) for text in printed if text is not None), reverse=column.better == "higher")
+        if len(set(ranked)) < 2:
             continue
         for row_index, text in enumerate(printed):
-            if text is not None and float(text) in ranks[:2]:
-                marks[row_index][index] = "best" if float(text) == ranks[0] else "second"
+            if text is not None and float(text) in ranked[:2]:
+                marks[row_index][index] = "best" if float(text) == ranked[0] else "second"
     return [
         replace(row, cells=tuple(replace(cell, mark=mark) for cell, mark in zip(row.cells, row_marks, strict=True)))
         for row, row_marks in zip(rows, marks, strict=True)
