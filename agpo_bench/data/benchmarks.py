@@ -128,12 +128,15 @@ def select_tasks(names: str) -> list[str]:
 
 
 @cache
-def grader_for(task: str, mode: GradingMode = "official") -> Grader:
-    """The grader of a task: the one object that is its reward, its metric and its vote key."""
+def grader_for(task: str, mode: GradingMode = "official", *, num_few_shot: int = 0) -> Grader:
+    """The grader of a task: the one object that is its reward, its metric and its vote key.
+
+    ``num_few_shot`` matters to the published rules alone: some extract differently after a few-shot prompt.
+    """
     from agpo_bench.grading.graders import get_grader
 
     spec = load_task(task)
-    return get_grader(spec.grader.kind, mode=mode, **spec.grader.options)
+    return get_grader(spec.grader.kind, mode=mode, num_few_shot=num_few_shot, **spec.grader.options)
 
 
 def open_source(spec: str | Path) -> DataSource:
@@ -182,11 +185,11 @@ class _PlainLoader(yaml.SafeLoader):
     """Reads lm-eval task files without importing what ``!function`` names."""
 
 
-_PlainLoader.add_constructor("!function", lambda loader, node: loader.construct_scalar(node))
+_PlainLoader.add_constructor("!function", lambda _, node: node.value)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_PlainLoader)  # noqa: S506
+    content: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=_PlainLoader)
     if "include" in content:
         content = {**_read_yaml(path.parent / content.pop("include")), **content}
     return content

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agpo_bench import files
+from agpo_bench.files import write_whole
 
 PROTOCOL_VERSION = 1
-"""Raised whenever a prompt, an extraction rule or the counting below changes: results of two versions do not compare."""
+"""Raised whenever a prompt, an extraction rule or the counting changes: results of two versions do not compare."""
 
 
 class Sample(BaseModel):
@@ -26,7 +26,8 @@ class Sample(BaseModel):
     """SHA-256 of the rendered prompt, before any chat template (lm-eval's)."""
     draw: int
     """0 is the greedy response, 1…k the sampled ones of Maj@k."""
-    seed: int
+    draw_key: str
+    """Hash of all that decides the response (weights, prompt, limits, seed): an equal key is an equal draw."""
     text: str
     answer: str | None
     """The extracted answer in canonical form; None when none was found."""
@@ -139,7 +140,7 @@ class EvalResult(BaseModel):
 
 def write_result(path: Path, result: EvalResult) -> None:
     """Write ``results.json`` whole or not at all."""
-    files.write_whole(path, result.model_dump_json(indent=2) + "\n")
+    write_whole(path, result.model_dump_json(indent=2) + "\n")
 
 
 def read_result(path: Path) -> EvalResult | None:
@@ -152,10 +153,11 @@ def read_result(path: Path) -> EvalResult | None:
 
 def write_samples(path: Path, samples: list[Sample]) -> None:
     """Write all sample lines of a finished task, whole or not at all."""
-    files.write_whole(path, "".join(files.json_line(sample.model_dump()) for sample in samples))
+    write_whole(path, "".join(sample.model_dump_json() + "\n" for sample in samples))
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
     """Yield the sample lines of a task in the order of items, then draws."""
-    for record in files.read_lines(path):
-        yield Sample.model_validate(record)
+    with path.open("rb") as file:
+        for line in file:
+            yield Sample.model_validate_json(line)
