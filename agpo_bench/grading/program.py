@@ -1,0 +1,232 @@
+"""CodeContests: run the program of a response on every test and score the share that pass.
+
+The rule (``PROTOCOL`` names it in results): Python 3, the last fenced block whose language is ``python``, ``python3``,
+``py`` or not given; one fresh sandboxed process a test; outputs compared as the data set's own tester does
+(google-deepmind/code_contests, execution/tester_sandboxer.cc, ``OutputsMatch``), integers exactly. The score is the
+test pass rate, which the AGPO paper uses as reward; ``alternatives["solved"]`` is the data set's own metric, 1 only
+when every test passes.
+
+A last block that is never closed is graded as it stands: a stop string or a length limit may have cut just the closing
+fence, and a program that was cut half-way fails by itself. An earlier, complete block is not graded in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from decimal import Context, Decimal
+
+from agpo_bench.grading.answer import GradingMode
+from agpo_bench.grading.sandbox import Job, Limits, Result, Sandbox, shared_sandbox
+from agpo_bench.records import Reference, Verdict
+
+PYTHON_LANGUAGES = frozenset({"", "python", "python3", "py"})
+MAX_SOURCE_CHARS = 1 << 17
+"""Longer programs are refused (``too_long``); contest judges stop at 64 KiB."""
+MAX_CPU_SECONDS = 10.0
+"""No test gets more, whatever the data say (the data set's own sandbox defaults to 10 s)."""
+DEFAULT_MEMORY_BYTES = 256 << 20
+
+_FENCE = re.compile(r"[ \t]*(?:>[ \t]?)*(`{3,}|~{3,})[ \t]*([^`]*)$")
+_SPLIT = re.compile(rb"[ \n\t\r\v]+")
+_INTEGER = re.compile(rb"([+-]?)0*([0-9]+)\Z")
+_DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e([+-]?[0-9]{1,4}))?\Z")
+_MAX_DECIMAL_CHARS = 400
+_EXACT = Context(prec=2000, Emin=-100_000, Emax=100_000)
+_TOLERANCE = Decimal("1e-5")
+
+
+def extract_program(response: str) -> str | None:
+    """The text of the last fenced Python block; None when there is none.
+
+    A fence is a line of three or more backticks or tildes, and at least as many of the same close it. Blocks in
+    another language are passed over.
+    """
+    program: str | None = None
+    lines: list[str] = []
+    fence, is_python = "", False
+    for line in response.replace("\r\n", "\n").split("\n"):
+        match = _FENCE.match(line)
+        if not fence:
+            if match:
+                words = match[2].split(maxsplit=1)
+                language = words[0].lower().strip("{.}") if words else ""
+                fence, is_python, lines = match[1], language in PYTHON_LANGUAGES, []
+        elif match and match[1].startswith(fence) and not match[2].strip():
+            program = "\n".join(lines) if is_python else program
+            fence = ""
+        else:
+            lines.append(line)
+    return "\n".join(lines) if fence and is_python else program
+
+
+def _tokens(output: bytes) -> list[bytes]:
+    return [token for token in _SPLIT.split(output.lower()) if token]
+
+
+def _token_matches(expected: bytes, actual: bytes) -> bool:
+    if expected == actual:
+        return True
+    expected_integer, actual_integer = _INTEGER.match(expected), _INTEGER.match(actual)
+    if expected_integer and actual_integer:
+        same_digits = expected_integer[2] == actual_integer[2]
+        same_sign = (expected_integer[1] == b"-") == (actual_integer[1] == b"-")
+        return same_digits and (same_sign or actual_integer[2] == b"0")
+    if max(len(expected), len(actual)) > _MAX_DECIMAL_CHARS or not (
+        _DECIMAL.match(expected) and _DECIMAL.match(actual)
+    ):
+        return False
+    difference = _EXACT.subtract(Decimal(expected.decode()), Decimal(actual.decode()))
+    return abs(difference) < _TOLERANCE
+
+
+def outputs_match(expected: bytes, actual: bytes) -> bool:
+    """Whether two outputs agree: the same number of tokens, each equal in lower case or numbers within 1e-5 (absolute).
+
+    Two integers must be equal exactly. Departure: the data set's tester reads them as doubles, so 9007199254740992
+    passes for 9007199254740993 there. Numbers over 400 characters or with exponents over four digits compare as text.
+    """
+    expected_tokens, actual_tokens = _tokens(expected), _tokens(actual)
+    if expected_tokens == actual_tokens:
+        return True
+    return len(expected_tokens) == len(actual_tokens) and all(map(_token_matches, expected_tokens, actual_tokens))
+
+
+def _canonical_token(token: bytes) -> bytes:
+    integer = _INTEGER.match(token)
+    if integer:
+        return (b"-" if integer[1] == b"-" and integer[2] != b"0" else b"") + integer[2]
+    return token
+
+
+class ProgramGrader:
+    """Scores the test pass rate of a Python 3 program.
+
+    A test's CPU limit is ``max(given, floor_seconds) * time_factor``, at most 10 s, and 10 s where the data give none.
+    ``max_tests`` grades only the first so many tests of a problem (public before private before generated, as the data
+    order them). ``max_timeouts`` stops a program after that many tests ran out of time, in the order of the tests; the
+    rest count as failed. Both are departures from the official rule, off by default; ``describe`` records them.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: GradingMode = "official",
+        floor_seconds: float = 2.0,
+        time_factor: float = 2.0,
+        max_tests: int | None = None,
+        max_timeouts: int | None = None,
+        sandbox: Sandbox | None = None,
+    ) -> None:
+        for name, value in {"max_tests": max_tests, "max_timeouts": max_timeouts}.items():
+            if value is not None and value < 1:
+                raise ValueError(f"program grader: {name} is {value}; use 1 or more, or leave it out")
+        if floor_seconds <= 0 or time_factor <= 0:
+            raise ValueError(
+                f"program grader: floor_seconds {floor_seconds} and time_factor {time_factor} must be above 0"
+            )
+        self.mode = mode
+        self.floor_seconds, self.time_factor = floor_seconds, time_factor
+        self.max_tests, self.max_timeouts = max_tests, max_timeouts
+        self._sandbox = sandbox
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox the programs run in: the one given, else the process-wide one."""
+        return self._sandbox or shared_sandbox()
+
+    def describe(self) -> dict[str, str | float | int | None]:
+        """What a result must record of how its programs were run."""
+        return {
+            "isolation": self.sandbox.isolation,
+            "floor_seconds": self.floor_seconds,
+            "time_factor": self.time_factor,
+            "max_cpu_seconds": MAX_CPU_SECONDS,
+            "max_tests": self.max_tests,
+            "max_timeouts": self.max_timeouts,
+        }
+
+    def limits(self, reference: Reference) -> Limits:
+        """The limits of each test of a problem."""
+        given = reference.time_limit_seconds
+        cpu = MAX_CPU_SECONDS if given is None else max(given, self.floor_seconds) * self.time_factor
+        memory = max(reference.memory_limit_bytes or 0, DEFAULT_MEMORY_BYTES)
+        return Limits(cpu_seconds=min(cpu, MAX_CPU_SECONDS), memory_bytes=memory)
+
+    def grade(self, response: str, reference: Reference) -> Verdict:
+        """Judge one response; its tests run in parallel."""
+        return self.grade_many([(response, reference)])[0]
+
+    def grade_many(self, pairs: Sequence[tuple[str, Reference]]) -> list[Verdict]:
+        """Judge many responses, in parallel over problems and tests; verdicts in the order of the pairs."""
+        started = time.perf_counter()
+        verdicts: list[Verdict | None] = [None] * len(pairs)
+        programs: dict[int, str] = {}
+        for index, (response, reference) in enumerate(pairs):
+            program = extract_program(response)
+            if not reference.tests:
+                verdicts[index] = Verdict(score=0.0, answer=None, reason="no_tests", is_error=True)
+            elif program is None or not program.strip():
+                verdicts[index] = Verdict(score=0.0, answer=None, reason="no_answer", alternatives={"solved": 0.0})
+            elif len(program) > MAX_SOURCE_CHARS:
+                verdicts[index] = Verdict(score=0.0, answer=None, reason="too_long", alternatives={"solved": 0.0})
+            else:
+                programs[index] = program
+        jobs: list[Job] = []
+        for index, program in programs.items():
+            reference = pairs[index][1]
+            source, limits = program.encode("utf-8", "surrogatepass"), self.limits(reference)
+            jobs.extend(
+                Job(source=source, stdin=_stdin(test.stdin), limits=limits, program=index)
+                for test in reference.tests[: self.max_tests]
+            )
+        results = self.sandbox.run_many(jobs, max_timeouts=self.max_timeouts)
+        by_program: dict[int, list[Result]] = {index: [] for index in programs}
+        for job, result in zip(jobs, results, strict=True):
+            by_program[job.program].append(result)
+        for index, program_results in by_program.items():
+            verdicts[index] = self._verdict(pairs[index][1], program_results)
+        assert all(verdict is not None for verdict in verdicts), f"{time.perf_counter() - started} s, verdict missing"
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    def _verdict(self, reference: Reference, results: Sequence[Result]) -> Verdict:
+        seconds = sum(result.wall_seconds for result in results)
+        reasons: list[str] = []
+        signature: list[str] = []
+        for test, result in zip(reference.tests, results, strict=False):
+            reason = result.status
+            if reason == "ok":
+                expected = test.expected_stdout.encode("utf-8", "surrogatepass")
+                reason_or_wrong = "correct" if outputs_match(expected, result.stdout) else "wrong"
+                reasons.append(reason_or_wrong)
+                tokens = b" ".join(map(_canonical_token, _tokens(result.stdout)))
+                signature.append("correct" if reason_or_wrong == "correct" else hashlib.sha256(tokens).hexdigest())
+            else:
+                reasons.append(reason)
+                signature.append(reason)
+        if "infrastructure" in reasons:
+            return Verdict(score=0.0, answer=None, reason="infrastructure", seconds=seconds, is_error=True)
+        passed = reasons.count("correct")
+        if reasons[0] == "syntax_error":
+            answer = None  # Nothing ran, so there is no vector of outcomes to vote with.
+        else:
+            answer = hashlib.sha256(json.dumps(signature).encode()).hexdigest()
+        return Verdict(
+            score=passed / len(reasons),
+            answer=answer,
+            reason=next((reason for reason in reasons if reason != "correct"), "correct"),
+            seconds=seconds,
+            alternatives={"solved": float(passed == len(reasons))},
+        )
+
+    def are_equivalent(self, first: str, second: str) -> bool:
+        """Two programs are one vote when each test came out the same: passed, or failed with the same output."""
+        return first == second
+
+
+def _stdin(text: str) -> bytes:
+    """What the program reads: POSIX lines end with a newline, stored inputs often lack the last (emkc#176)."""
+    return (text if not text or text.endswith("\n") else text + "\n").encode("utf-8", "surrogatepass")
