@@ -232,7 +232,7 @@ def _from_clause(clause: str, *, scale_is_unit: bool, prefers_last: bool = False
     if not quantities:
         return None
     first = quantities[0]
-    is_direct = _NOTHING_BETWEEN.fullmatch(clause, 0, first.start) is not None
+    is_direct = first.start <= 60 and _NOTHING_BETWEEN.fullmatch(clause, 0, first.start) is not None
     if is_direct and not prefers_last and not _OPERATOR.match(clause, first.end):
         return first
     after = _after_equals(clause)
