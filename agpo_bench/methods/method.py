@@ -1,0 +1,460 @@
+"""A method: one part in each slot, and the steps as the training loop calls them.
+
+Shapes: P prompts, G rollouts a prompt, B = P*G sequences (row p*G + g), T response tokens.
+
+One step of the loop::
+
+    state, temperature = method.choose_temperature(state, probe)          # probe: method.measure_probe(...) or None
+    keep_P = method.filter_groups(scores_PG, is_valid_PG)
+    rewards_PG = method.shape_rewards(scores_PG, ...)
+    state, advantages = method.advantages(state, AdvantageInputs(...))
+    state, bounds = method.clip_bounds(state, ClipObserved(...), probe)
+    for minibatch:  extras = method.prepare_minibatch(...);  for micro-batch:  method.loss(...)
+    state = method.observe_update(state, UpdateObserved(...))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from torch import Generator, Tensor
+
+from agpo_bench.methods import advantage as advantage_parts
+from agpo_bench.methods import clip as clip_parts
+from agpo_bench.methods import critic as critic_parts
+from agpo_bench.methods import groups as groups_parts
+from agpo_bench.methods import kl as kl_parts
+from agpo_bench.methods import objective
+from agpo_bench.methods import preference as preference_parts
+from agpo_bench.methods import probe as probe_parts
+from agpo_bench.methods import ratio as ratio_parts
+from agpo_bench.methods import reward as reward_parts
+from agpo_bench.methods import shaping as shaping_parts
+from agpo_bench.methods import temperature as temperature_parts
+from agpo_bench.methods.batch import (
+    AdvantageInputs,
+    Advantages,
+    ClipBounds,
+    ClipObserved,
+    LossBatch,
+    LossDenominators,
+    LossOutput,
+    MinibatchExtras,
+    TemperatureChoice,
+    UpdateObserved,
+)
+from agpo_bench.methods.part import Part
+from agpo_bench.methods.preference import Pair, PreferenceBatch, PreferenceOutput
+from agpo_bench.methods.probe import ProbeStatistics, is_constant
+from agpo_bench.methods.ratio import token_log_ratio
+from agpo_bench.methods.state import MethodState
+
+SLOTS = (
+    "probe",
+    "temperature",
+    "reward",
+    "groups",
+    "advantage",
+    "shaping",
+    "ratio",
+    "clip",
+    "surrogate",
+    "kl",
+    "aggregation",
+    "critic",
+    "preference",
+)
+
+_OWN_PARTS: dict[str, tuple[type[Part], ...]] = {
+    "probe": probe_parts.PARTS,
+    "temperature": temperature_parts.PARTS,
+    "reward": reward_parts.PARTS,
+    "groups": groups_parts.PARTS,
+    "advantage": advantage_parts.PARTS,
+    "shaping": shaping_parts.PARTS,
+    "ratio": ratio_parts.PARTS,
+    "clip": clip_parts.PARTS,
+    "surrogate": objective.SURROGATES,
+    "kl": kl_parts.PARTS,
+    "aggregation": objective.AGGREGATIONS,
+    "critic": critic_parts.PARTS,
+    "preference": preference_parts.PARTS,
+}
+
+
+def parts_of(slot: str) -> dict[str, type[Part]]:
+    """Every part of a slot by its ``use``: ours, and those of the entry-point group ``agpo_bench.parts``."""
+    parts = {str(part.model_fields["use"].default): part for part in _OWN_PARTS[slot]}
+    for entry in entry_points(group="agpo_bench.parts"):
+        part = entry.load()
+        if part.slot == slot:
+            parts.setdefault(str(part.model_fields["use"].default), part)
+    return parts
+
+
+def _as_part(slot: str, value: Any) -> Part:
+    """A part from ``{use: …, field: …}``, or from the name alone."""
+    if isinstance(value, Part):
+        return value
+    fields = {"use": value} if isinstance(value, str) else {"use": "none"} if value is None else dict(value)
+    parts = parts_of(slot)
+    use = fields.get("use")
+    if use not in parts:
+        raise ValueError(f"{slot} has no part {use!r}; use one of {', '.join(parts)}")
+    unknown = [name for name in fields if name not in parts[use].model_fields]
+    if unknown:
+        valid = ", ".join(name for name in parts[use].model_fields if name != "use") or "no fields"
+        raise ValueError(f"{slot} {use!r} has no field {unknown[0]!r}; it has {valid}")
+    return parts[use](**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a method asks of the training loop: the union of its parts' needs."""
+
+    probe: bool
+    critic: bool
+    reference: bool
+    entropy: bool
+    """Mean token entropy of the old policy at temperature 1 (``ClipObserved.entropy``)."""
+    token_entropy: bool
+    """Each training token's entropy at temperature 1 (``AdvantageInputs.entropy_BT``)."""
+    token_inputs: bool
+    """Old log-probabilities and mask when advantages are computed."""
+    step_kl: bool
+    pairs: bool
+    minibatch_statistics: bool
+    prompt_weights: bool
+    min_group_size: int
+    min_updates_per_rollout: int
+    extra_rollouts: int
+    """Rollouts a prompt beyond the group size."""
+
+
+class Method(BaseModel):
+    """A recipe: flat, closed and complete. Each slot holds one part, told apart by ``use``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    title: str
+    source: str
+    """Paper and equations."""
+    about: str = ""
+    departures: tuple[str, ...] = ()
+    """Where the recipe differs from its source."""
+    is_reconstruction: bool = False
+    """True when the source leaves parts of the method open; every caption says so."""
+    loop: Literal["online", "preference"] = "online"
+    group_size: int | None = Field(default=None, ge=1)
+    """Rollouts a prompt; None means the run's."""
+    logprob_temperature: Literal["sampling", "unit"] = "sampling"
+    """Temperature of the policy's, the old policy's and the reference's log-probabilities in the loss."""
+
+    probe: SerializeAsAny[probe_parts.ProbePart] = probe_parts.NoProbe()
+    temperature: SerializeAsAny[temperature_parts.TemperaturePart] = temperature_parts.FixedTemperature()
+    reward: SerializeAsAny[reward_parts.RewardPart] = reward_parts.ScoreReward()
+    groups: SerializeAsAny[groups_parts.GroupsPart] = groups_parts.AllGroups()
+    advantage: SerializeAsAny[advantage_parts.AdvantagePart] = advantage_parts.Raw()
+    shaping: SerializeAsAny[shaping_parts.ShapingPart] = shaping_parts.NoShaping()
+    ratio: SerializeAsAny[ratio_parts.RatioPart] = ratio_parts.TokenRatio()
+    clip: SerializeAsAny[clip_parts.ClipPart] = clip_parts.NoClip()
+    surrogate: SerializeAsAny[objective.SurrogatePart] = objective.UnclippedSurrogate()
+    kl: SerializeAsAny[kl_parts.KlPart] = kl_parts.NoKl()
+    aggregation: SerializeAsAny[objective.AggregationPart] = objective.TokenMean()
+    critic: SerializeAsAny[critic_parts.CriticPart] = critic_parts.NoCritic()
+    preference: SerializeAsAny[preference_parts.PreferencePart] = preference_parts.NoPreference()
+
+    @field_validator(*SLOTS, mode="before")
+    @classmethod
+    def _resolve(cls, value: Any, info: Any) -> Part:
+        return _as_part(info.field_name, value)
+
+    @model_validator(mode="after")
+    def _check(self) -> Method:
+        for sentence in self._impossible():
+            raise ValueError(sentence)
+        return self
+
+    def _impossible(self) -> list[str]:
+        """Why this combination cannot work, one sentence each."""
+        found = []
+        if self.loop == "preference":
+            if not self.needs.pairs:
+                found.append("loop 'preference' trains on pairs; set preference to {use: dpo}")
+            for slot in ("clip", "kl", "critic", "shaping", "probe"):
+                if getattr(self, slot).use != "none":
+                    found.append(f"a preference loss has no {slot}; remove {slot} {getattr(self, slot).use!r}")
+            if self.groups.use != "all":
+                found.append(f"a preference loss chooses pairs, not groups; remove groups {self.groups.use!r}")
+            if self.temperature.use != "fixed":
+                found.append("pairs come from the initial policy; an adaptive temperature has nothing to adapt to")
+            return found
+        if self.needs.pairs:
+            found.append(f"preference {self.preference.use!r} needs loop: preference")
+        if self.ratio.use == "sequence" and self.aggregation.use != "sequence_mean":
+            found.append(
+                f"ratio 'sequence' with aggregation {self.aggregation.use!r} counts one term a sequence once a token; "
+                "use aggregation sequence_mean"
+            )
+        if self.surrogate.needs_token_ratio and self.ratio.use != "token":
+            found.append(f"surrogate {self.surrogate.use!r} weighs tokens; ratio {self.ratio.use!r} must be 'token'")
+        if self.surrogate.requires_clip and self.clip.use == "none":
+            found.append(f"surrogate {self.surrogate.use!r} needs a clip; use {{use: fixed, low: 0.2, high: 0.2}}")
+        if not self.surrogate.uses_clip and self.clip.use != "none":
+            found.append(f"surrogate {self.surrogate.use!r} ignores the clip; remove clip {self.clip.use!r}")
+        if self.clip.use == "position" and self.ratio.use != "cumulative":
+            found.append(f"clip 'position' bounds a cumulative ratio; ratio is {self.ratio.use!r}")
+        if self.probe.use == "none":
+            for slot in ("temperature", "clip"):
+                if getattr(self, slot).needs_probe:
+                    found.append(f"{slot} {getattr(self, slot).use!r} reads a probe; set probe to {{use: group}}")
+        elif not {self.temperature.use, self.clip.use} & {"adaptive", "replay"} and not (
+            self.temperature.needs_probe or self.clip.needs_probe
+        ):
+            found.append("no part reads the probe, whose tokens would be spent for nothing; remove probe")
+        if self.advantage.needs_critic != self.critic.needs_critic:
+            found.append(
+                f"advantage {self.advantage.use!r} and critic {self.critic.use!r} do not fit: "
+                "gae needs a value_head and nothing else reads one"
+            )
+        if self.shaping.use != "none" and self.advantage.needs_token_inputs:
+            found.append(f"shaping {self.shaping.use!r} changes rollout advantages; {self.advantage.use!r} has tokens'")
+        if self.kl.is_in_reward and self.advantage.use == "pass_k":
+            found.append("advantage 'pass_k' counts right answers and cannot carry a KL penalty in the reward")
+        if self.group_size is not None and self.group_size < self.needs.min_group_size:
+            found.append(
+                f"group size {self.group_size} gives no spread for this method; use {self.needs.min_group_size} or more"
+            )
+        return found
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """The part in each slot."""
+        return {slot: getattr(self, slot) for slot in SLOTS}
+
+    @cached_property
+    def needs(self) -> Needs:
+        """The union of the parts' needs."""
+        parts = self.parts.values()
+
+        def any_part(name: str) -> bool:
+            return any(getattr(part, name) for part in parts)
+
+        return Needs(
+            probe=self.probe.needs_probe,
+            critic=any_part("needs_critic"),
+            reference=any_part("needs_reference"),
+            entropy=any_part("needs_entropy"),
+            token_entropy=any_part("needs_token_entropy"),
+            token_inputs=any_part("needs_token_inputs"),
+            step_kl=any_part("needs_step_kl"),
+            pairs=any_part("needs_pairs"),
+            minibatch_statistics=any_part("needs_minibatch_statistics"),
+            prompt_weights=any_part("needs_prompt_weights"),
+            min_group_size=max(part.min_group_size for part in parts),
+            min_updates_per_rollout=max(part.min_updates_per_rollout for part in parts),
+            extra_rollouts=max(part.extra_rollouts for part in parts),
+        )
+
+    def check_run(self, *, group_size: int, updates_per_rollout: int) -> None:
+        """Raise ValueError, one sentence, if the run's settings make this method meaningless."""
+        size = self.rollouts_per_prompt(group_size) - self.needs.extra_rollouts
+        if size < self.needs.min_group_size:
+            raise ValueError(f"{self.name}: group size {size} gives no spread; use {self.needs.min_group_size} or more")
+        if updates_per_rollout < self.needs.min_updates_per_rollout:
+            raise ValueError(
+                f"{self.name}: with {updates_per_rollout} update a rollout batch the ratio is 1 and clip "
+                f"{self.clip.use!r} cannot act; use {self.needs.min_updates_per_rollout} or more"
+            )
+
+    def with_logs(self, *, out: Path, seed: int) -> Method:
+        """Fill ``{out}`` and ``{seed}`` into the paths of replay parts."""
+        changes = {}
+        for slot in ("temperature", "clip"):
+            part = getattr(self, slot)
+            path = getattr(part, "path", None)
+            if path is not None:
+                filled = path.replace("{out}", str(out)).replace("{seed}", str(seed))
+                changes[slot] = part.model_copy(update={"path": filled})
+        return self.model_copy(update=changes) if changes else self
+
+    def rollouts_per_prompt(self, group_size: int) -> int:
+        """Training rollouts of a prompt, ``group_size`` being the run's."""
+        return (self.group_size or group_size) + self.needs.extra_rollouts
+
+    def probe_rollouts_per_prompt(self, group_size: int) -> int:
+        """Probe rollouts of a prompt; 0 without a probe."""
+        if not isinstance(self.probe, probe_parts.GroupProbe):
+            return 0
+        return self.probe.size or self.group_size or group_size
+
+    @property
+    def base_temperature(self) -> float:
+        """Temperature of probes and of preference pairs."""
+        return self.temperature.base_temperature
+
+    def start(self) -> MethodState:
+        """State before the first step; ValueError when a replay has no log."""
+        return MethodState(
+            temperature=self.temperature.start(),
+            clip=self.clip.start(),
+            kl=self.kl.start(),
+            advantage=self.advantage.start(),
+            shaping=self.shaping.start(),
+        )
+
+    def measure_probe(
+        self,
+        scores_PG: Tensor,
+        answers_PG: Sequence[Sequence[Hashable | None]],
+        *,
+        is_valid_PG: Tensor | None = None,
+    ) -> ProbeStatistics:
+        """Statistics of the probe groups; ``answers_PG`` are canonical vote keys, None where nothing was answered."""
+        assert isinstance(self.probe, probe_parts.GroupProbe)
+        return self.probe(scores_PG, answers_PG, is_valid_PG=is_valid_PG)
+
+    def choose_temperature(
+        self, state: MethodState, probe: ProbeStatistics | None
+    ) -> tuple[MethodState, TemperatureChoice]:
+        """Temperature of the training rollouts."""
+        part_state, choice = self.temperature(state.temperature, probe, is_per_prompt=self._is_per_prompt)
+        return state.model_copy(update={"temperature": part_state}), choice
+
+    @property
+    def _is_per_prompt(self) -> bool:
+        return isinstance(self.probe, probe_parts.GroupProbe) and self.probe.scope == "prompt"
+
+    def shape_rewards(
+        self, scores_PG: Tensor, *, lengths_PG: Tensor, is_valid_PG: Tensor, max_new_tokens: int
+    ) -> Tensor:
+        """Rewards (float64) from the grader's scores."""
+        return self.reward(scores_PG.double(), lengths_PG, is_valid_PG, max_new_tokens)
+
+    def filter_groups(self, scores_PG: Tensor, is_valid_PG: Tensor) -> Tensor:
+        """Which groups stay, (P,) bool; from the grader's scores, before shaping."""
+        return self.groups(scores_PG.double(), is_valid_PG)
+
+    def prompt_weights(self, state: MethodState, prompt_ids: Sequence[str]) -> list[float]:
+        """Relative weights with which the next prompts should be drawn; all 1 unless ``needs.prompt_weights``."""
+        return self.advantage.prompt_weights(state.advantage, tuple(prompt_ids))
+
+    def advantages(self, state: MethodState, inputs: AdvantageInputs) -> tuple[MethodState, Advantages]:
+        """Advantages of the training rollouts."""
+        penalty_BT = self.kl.reward_penalty(inputs, state.kl)
+        result = self.advantage(inputs, penalty_BT, state.advantage)
+        shaping, result = self.shaping(state.shaping, result, inputs)
+        trained = result.advantage_PG[result.is_trained_PG]
+        log = {
+            **result.log,
+            "adv/zero_variance_frac": float(is_constant(inputs.rewards_PG, inputs.is_valid_PG).double().mean()),
+            "adv/abs_mean": float(trained.abs().mean()) if trained.numel() else 0.0,
+            "ctrl/kl_coefficient": self.kl_coefficient(state),
+        }
+        return state.model_copy(update={"shaping": shaping}), replace(result, log=log)
+
+    def clip_bounds(
+        self, state: MethodState, observed: ClipObserved, probe: ProbeStatistics | None
+    ) -> tuple[MethodState, ClipBounds]:
+        """Clip bounds of the training rollouts."""
+        step_kl = float(state.clip.get("step_kl", 0.0)) if self.probe.keeps("step_kl") else 0.0
+        if not self._is_per_prompt:
+            observed = replace(observed, entropy_P=None)
+        part_state, bounds = self.clip(state.clip, observed, probe=probe, step_kl=step_kl)
+        return state.model_copy(update={"clip": part_state}), bounds
+
+    def kl_coefficient(self, state: MethodState) -> float:
+        """Coefficient of the reference KL at this step; 0 without one."""
+        return self.kl.coefficient_now(state.kl)
+
+    def prepare_minibatch(self, batch: LossBatch, generator: Generator) -> MinibatchExtras:
+        """Statistics of a whole minibatch under the current policy (``needs.minibatch_statistics``); no gradient."""
+        with torch.no_grad():
+            return self.surrogate.prepare(batch, self.ratio(batch), self.clip.band(batch), generator)
+
+    def loss(
+        self, batch: LossBatch, denominators: LossDenominators, extras: MinibatchExtras | None = None
+    ) -> LossOutput:
+        """This micro-batch's share of the minibatch loss."""
+        mask_BT = batch.mask_BT.bool()
+        log_ratio = self.ratio(batch)
+        band = self.clip.band(batch)
+        token_loss, active = self.surrogate(batch, log_ratio, band, extras or MinibatchExtras())
+        weights_BT = self.aggregation(batch.mask_BT.to(batch.logprob_BT.dtype), denominators)
+        policy_loss = (token_loss.expand_as(weights_BT).masked_fill(~mask_BT, 0.0) * weights_BT).sum()
+        loss = policy_loss
+        sums = {"loss/policy": float(policy_loss.detach())}
+        kl_BT = self.kl.loss(batch) if batch.kl_coefficient > 0 else None
+        if kl_BT is not None:
+            kl_loss = batch.kl_coefficient * (kl_BT.masked_fill(~mask_BT, 0.0) * weights_BT).sum()
+            sums["loss/kl"] = float(kl_loss.detach())
+            loss = loss + kl_loss
+        value_BT = self.critic(batch)
+        if value_BT is not None:
+            assert batch.value_BT is not None and batch.return_BT is not None
+            value_loss = value_BT.sum() / max(1, denominators.num_tokens)
+            error_BT = (batch.value_BT - batch.return_BT).detach().square()
+            sums["loss/value"] = float(value_loss.detach())
+            sums["value/error"] = float(error_BT[mask_BT].sum())
+            loss = loss + value_loss
+        active_BT = active.expand_as(mask_BT) & mask_BT
+        sums |= _token_sums(batch, log_ratio.detach().expand_as(weights_BT), active_BT, band, mask_BT)
+        return LossOutput(loss=loss, sums=sums, active_tokens_B=active_BT.sum(dim=1))
+
+    def pairs(self, scores_PG: Tensor, is_valid_PG: Tensor) -> list[Pair]:
+        """Preference pairs of a batch of groups (``loop: preference``)."""
+        return self.preference.pairs(scores_PG, is_valid_PG)
+
+    def preference_loss(self, batch: PreferenceBatch, *, num_pairs: int) -> PreferenceOutput:
+        """This micro-batch's share of the preference loss (``loop: preference``)."""
+        return self.preference(batch, num_pairs)
+
+    def observe_update(self, state: MethodState, observed: UpdateObserved) -> MethodState:
+        """Note what the step's updates did: carries D_step, steps the KL coefficient and any value tracker."""
+        return state.model_copy(
+            update={
+                "clip": self.clip.observe(state.clip, observed),
+                "kl": self.kl.observe(state.kl, observed),
+                "advantage": self.advantage.observe(state.advantage, observed),
+                "num_updates_seen": state.num_updates_seen + 1,
+            }
+        )
+
+
+def _token_sums(
+    batch: LossBatch, log_ratio_BT: Tensor, active_BT: Tensor, band: clip_parts.Band, mask_BT: Tensor
+) -> dict[str, float]:
+    """Numerators for logging, in one transfer from the device."""
+    with torch.no_grad():
+        ratio = log_ratio_BT[mask_BT].double().exp()
+        advantage = batch.advantage_BT.detach().expand_as(mask_BT)[mask_BT].double()
+        policy = -token_log_ratio(batch).detach()[mask_BT].double()
+        high = (active_BT & (log_ratio_BT.exp() > band.upper))[mask_BT]
+        zero = ratio.new_zeros(())
+        values = {
+            "clip/active_tokens": active_BT.sum(),
+            "clip/high_tokens": high.sum(),
+            "ratio/mean": ratio.sum(),
+            "ratio/max": ratio.max() if ratio.numel() else zero,
+            "ratio/error_max": (ratio - 1).abs().max() if ratio.numel() else zero,
+            "kl/policy_k1": policy.sum(),
+            "kl/policy_k3": (torch.expm1(-policy) + policy).sum(),
+            "corr/ratio_sum": ratio.sum(),
+            "corr/advantage_sum": advantage.sum(),
+            "corr/product_sum": (ratio * advantage).sum(),
+            "corr/ratio_squares": ratio.square().sum(),
+            "corr/advantage_squares": advantage.square().sum(),
+        }
+        if batch.ref_logprob_BT is not None:
+            x = (batch.ref_logprob_BT - batch.logprob_BT.detach())[mask_BT].double()
+            values |= {"kl/ref_k1": -x.sum(), "kl/ref_k3": (torch.expm1(x) - x).sum()}
+        numbers = torch.stack([value.double() for value in values.values()]).tolist()
+    return dict(zip(values, numbers, strict=True))
