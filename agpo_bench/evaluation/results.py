@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -122,6 +123,18 @@ class EvalResult(BaseModel):
     """Hash of all that decides the responses: equal key, equal draws."""
     versions: Mapping[str, str]
     git_commit: str | None
+
+    def with_origin(self, origin: Mapping[str, Any]) -> EvalResult:
+        """Fill in where the items come from (``task_functions.dataset``)."""
+        return self.model_copy(
+            update={
+                "data_source_kind": origin["kind"],
+                "data_source": origin["description"],
+                "data_checksum": origin["checksum"],
+                "data_files": origin["files"],
+                "few_shot_source": origin["few_shot_source"],
+            }
+        )
 
     @property
     def stands_for(self) -> tuple[str, ...]:
