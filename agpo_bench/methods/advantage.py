@@ -162,8 +162,8 @@ class Raw(AdvantagePart):
 class VirtualReward(AdvantagePart):
     """z-scores against a group enlarged by ``num_virtual`` rewards of the maximum (NGRPO).
 
-    mu' = (sum r + m r_max) / (k + m), s' the Bessel std of the k + m values, A = (r - mu') / (s' + eps). A group that is
-    all wrong keeps a negative signal; one that is all right gives exactly 0.
+    mu' = (sum r + m r_max) / (k + m), s' the Bessel std of the k + m values, A = (r - mu') / (s' + eps). A group
+    that is all wrong keeps a negative signal; one that is all right gives exactly 0.
     """
 
     use: Literal["virtual_reward"] = "virtual_reward"

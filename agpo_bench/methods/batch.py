@@ -1,13 +1,14 @@
 """Records that pass between the loop and a method.
 
-Shapes: P prompts, G rollouts a prompt, B = P*G sequences (row p*G + g is rollout g of prompt p), T response tokens, right
-padded. Statistics are float64; log-probabilities keep the model's dtype.
+Shapes: P prompts, G rollouts a prompt, B = P*G sequences (row p*G + g is rollout g of prompt p), T response tokens,
+right padded. Statistics are float64; log-probabilities keep the model's dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +29,8 @@ class TemperatureChoice:
 class AdvantageInputs:
     """What is known of the training rollouts when their advantages are computed.
 
-    The token-level fields are needed when ``needs.token_inputs`` says so; ``ref_logprob_BT`` when the KL penalty sits in
-    the reward, ``value_BT`` when there is a critic, ``entropy_BT`` when ``needs.token_entropy``.
+    The token-level fields are needed when ``needs.token_inputs`` says so; ``ref_logprob_BT`` when the KL penalty sits
+    in the reward, ``value_BT`` when there is a critic, ``entropy_BT`` when ``needs.token_entropy``.
     """
 
     rewards_PG: Tensor
@@ -120,7 +121,7 @@ class LossBatch:
     def take(self, rows: Sequence[int] | Tensor, num_tokens: int) -> LossBatch:
         """The given rows, trimmed to their first ``num_tokens`` columns."""
         index = torch.as_tensor(rows, device=self.logprob_BT.device)
-        changes = {}
+        changes: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, Tensor):

@@ -203,8 +203,8 @@ class AdaptiveClip(ClipPart):
 class GroupClip(ClipPart):
     """Group-adaptive upper bound (GAPO, arXiv 2609.00444, Eqs. 11-13).
 
-    high(c) = low + (high_max - low) (k - c) / (k - 1) for a correct rollout of a group with c of k correct; an incorrect
-    one keeps ``low`` (its advantage is negative, the upper bound cannot act). The lower bound is ``low`` for all.
+    high(c) = low + (high_max - low) (k - c) / (k - 1) for a correct rollout of a group with c of k correct;
+    an incorrect one keeps ``low`` (its advantage is negative, the upper bound cannot act). The lower bound is ``low``.
     For scores between 0 and 1 the fraction is (r - mean) / ((k - 1) / k), clipped to [0, 1]: the same on 0/1 scores.
     """
 

@@ -290,7 +290,16 @@ class Method(BaseModel):
         """Training rollouts of a prompt, ``group_size`` being the run's."""
         return (self.group_size or group_size) + self.needs.extra_rollouts
 
-    def probe_rollouts_per_prompt(self, group_size: int) -> int:
+    @property
+    def max_sampling_rounds(self) -> int:
+        """Rounds of sampling with which a filtered batch may be filled up; 1 means no refill."""
+        return self.groups.max_sampling_rounds
+
+    def restore(self, text: str) -> MethodState:
+        """The state that ``MethodState.to_json`` wrote."""
+        return MethodState.from_json(text)
+
+    def probe_size(self, group_size: int) -> int:
         """Probe rollouts of a prompt; 0 without a probe."""
         if not isinstance(self.probe, probe_parts.GroupProbe):
             return 0
@@ -383,7 +392,7 @@ class Method(BaseModel):
     def loss(
         self, batch: LossBatch, denominators: LossDenominators, extras: MinibatchExtras | None = None
     ) -> LossOutput:
-        """This micro-batch's share of the minibatch loss."""
+        """Share of this micro-batch in the minibatch loss."""
         mask_BT = batch.mask_BT.bool()
         log_ratio = self.ratio(batch)
         band = self.clip.band(batch)
@@ -414,7 +423,7 @@ class Method(BaseModel):
         return self.preference.pairs(scores_PG, is_valid_PG)
 
     def preference_loss(self, batch: PreferenceBatch, *, num_pairs: int) -> PreferenceOutput:
-        """This micro-batch's share of the preference loss (``loop: preference``)."""
+        """Share of this micro-batch in the preference loss (``loop: preference``)."""
         return self.preference(batch, num_pairs)
 
     def observe_update(self, state: MethodState, observed: UpdateObserved) -> MethodState:
@@ -434,24 +443,13 @@ def _token_sums(
 ) -> dict[str, float]:
     """Numerators for logging, in one transfer from the device."""
     with torch.no_grad():
-        ratio = log_ratio_BT[mask_BT].double().exp()
-        advantage = batch.advantage_BT.detach().expand_as(mask_BT)[mask_BT].double()
         policy = -token_log_ratio(batch).detach()[mask_BT].double()
-        high = (active_BT & (log_ratio_BT.exp() > band.upper))[mask_BT]
-        zero = ratio.new_zeros(())
         values = {
             "clip/active_tokens": active_BT.sum(),
-            "clip/high_tokens": high.sum(),
-            "ratio/mean": ratio.sum(),
-            "ratio/max": ratio.max() if ratio.numel() else zero,
-            "ratio/error_max": (ratio - 1).abs().max() if ratio.numel() else zero,
+            "clip/high_tokens": (active_BT & (log_ratio_BT.exp() > band.upper)).sum(),
+            "ratio/mean": log_ratio_BT[mask_BT].double().exp().sum(),
             "kl/policy_k1": policy.sum(),
             "kl/policy_k3": (torch.expm1(-policy) + policy).sum(),
-            "corr/ratio_sum": ratio.sum(),
-            "corr/advantage_sum": advantage.sum(),
-            "corr/product_sum": (ratio * advantage).sum(),
-            "corr/ratio_squares": ratio.square().sum(),
-            "corr/advantage_squares": advantage.square().sum(),
         }
         if batch.ref_logprob_BT is not None:
             x = (batch.ref_logprob_BT - batch.logprob_BT.detach())[mask_BT].double()

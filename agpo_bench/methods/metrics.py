@@ -23,48 +23,19 @@ Controllers (one value a step; with controller scope ``prompt`` the mean over pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Literal
 
-Denominator = Literal["tokens", "max", "sum"]
-
-LOSS_SUMS: dict[str, Denominator] = {
+LOSS_SUMS: dict[str, Literal["tokens", "one"]] = {
     "clip/active_tokens": "tokens",  # meaning 3 of clip saturation: r > 1 + high and A > 0, or r < 1 - low and A < 0
     "clip/high_tokens": "tokens",  # the part of them above the band
-    "ratio/mean": "tokens",
-    "ratio/max": "max",
-    "ratio/error_max": "max",  # max |r - 1|; on the first pass over a rollout batch it must be rounding only
-    "kl/policy_k1": "tokens",  # log pi_old - log pi at this micro-batch, before its optimiser step
+    "ratio/mean": "tokens",  # of the method's own ratio: a sequence-level one counts once a token
+    "kl/policy_k1": "tokens",  # log pi_old - log pi before the optimiser step this micro-batch belongs to
     "kl/policy_k3": "tokens",
     "kl/ref_k1": "tokens",  # log pi - log pi_ref; only with a reference in the batch
     "kl/ref_k3": "tokens",
-    "loss/policy": "sum",  # shares of the minibatch loss, already normalised
-    "loss/kl": "sum",
-    "loss/value": "sum",
+    "loss/policy": "one",  # shares of the minibatch loss, already normalised
+    "loss/kl": "one",
+    "loss/value": "one",
     "value/error": "tokens",  # (V - return)^2
-    "corr/ratio_sum": "tokens",
-    "corr/advantage_sum": "tokens",
-    "corr/product_sum": "tokens",
-    "corr/ratio_squares": "tokens",
-    "corr/advantage_squares": "tokens",
 }
-"""``LossOutput.sums`` by key: divide by the minibatch's tokens, take the maximum, or just add."""
-
-
-def combine(sums: Iterable[Mapping[str, float]], *, num_tokens: int) -> dict[str, float]:
-    """Micro-batches' sums as one minibatch's metrics; adds ``corr/ratio_advantage`` (Pearson, over tokens)."""
-    totals: dict[str, float] = {}
-    for part in sums:
-        for key, value in part.items():
-            if LOSS_SUMS[key] == "max":
-                totals[key] = max(totals.get(key, value), value)
-            else:
-                totals[key] = totals.get(key, 0.0) + value
-    result = {k: v / max(1, num_tokens) if LOSS_SUMS[k] == "tokens" else v for k, v in totals.items()}
-    moments = {key: result.pop(key) for key in tuple(result) if key.startswith("corr/")}
-    if moments:
-        ratio, advantage = moments["corr/ratio_sum"], moments["corr/advantage_sum"]
-        variances = (moments["corr/ratio_squares"] - ratio**2) * (moments["corr/advantage_squares"] - advantage**2)
-        covariance = moments["corr/product_sum"] - ratio * advantage
-        result["corr/ratio_advantage"] = covariance / variances**0.5 if variances > 1e-24 else 0.0
-    return result
+"""Denominator of each of ``LossOutput.sums``: the minibatch's tokens, or 1. All of them add up over micro-batches."""

@@ -5,6 +5,7 @@ Shapes: B sequences, T tokens. Everything is to be minimised.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ class TokenLoss(NamedTuple):
 
 
 def clip_is_active(ratio: Tensor, advantage: Tensor, band: Band) -> Tensor:
-    """r above the band with A > 0, or below it with A < 0: the gradient of the clipped surrogate is 0."""
+    """Whether r is above the band with A > 0, or below it with A < 0: the gradient of the clipped surrogate is 0."""
     return ((ratio > band.upper) & (advantage > 0)) | ((ratio < band.lower) & (advantage < 0))
 
 
@@ -208,7 +209,7 @@ class EffectiveSampleCap(SurrogatePart):
         fraction = 1.0
         if weights.numel():
             value = float(weights.sum() ** 2 / (weights.numel() * (weights**2).sum()))
-            fraction = value if value == value and value not in (float("inf"), float("-inf")) else 1.0
+            fraction = value if math.isfinite(value) else 1.0
         return MinibatchExtras(effective_sample_fraction=fraction, log={"ess/fraction": fraction})
 
     def __call__(self, batch: LossBatch, log_ratio: Tensor, band: Band, extras: MinibatchExtras) -> TokenLoss:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from agpo_bench.methods.part import Part
 
@@ -94,7 +94,7 @@ class Dpo(PreferencePart):
         log_ratio_B = (batch.logprob_BT - batch.ref_logprob_BT).masked_fill(~mask_BT, 0.0).sum(dim=1)
         chosen_N, rejected_N = log_ratio_B.chunk(2)
         margin_N = self.beta * (chosen_N - rejected_N)
-        loss_N = -(1 - self.label_smoothing) * F.logsigmoid(margin_N) - self.label_smoothing * F.logsigmoid(-margin_N)
+        loss_N = -(1 - self.label_smoothing) * logsigmoid(margin_N) - self.label_smoothing * logsigmoid(-margin_N)
         detached_N = margin_N.detach()
         sums = {
             "dpo/loss": float(loss_N.detach().sum()),

@@ -68,7 +68,7 @@ def skewness(values_G: Tensor, estimator: SkewEstimator) -> float:
     centred_G = values_G - values_G.mean()
     g1 = float((centred_G**3).mean() / (centred_G**2).mean() ** 1.5)
     adjustment = math.sqrt(n * (n - 1)) / (n - 2)
-    bessel = g1 * ((n - 1) / n) ** 1.5
+    bessel = g1 * math.pow((n - 1) / n, 1.5)
     return {"g1": g1, "adjusted": g1 * adjustment, "bessel": bessel, "released": bessel * adjustment}[estimator]
 
 

@@ -64,8 +64,8 @@ class FourQuadrant(ShapingPart):
 
     h_i = mean of the top ``share`` of the rollout's token entropies; z_i = (h_i - mean) / std over all rollouts seen so
     far, this batch included; u_i = logistic(-z_i) (near 1: confident); g_i = 0 for a truncated rollout, else 1;
-    A <- A + g_i [r (right_confident u + right_uncertain (1 - u)) - (1 - r)(wrong_uncertain (1 - u) + wrong_confident u)],
-    then the batch mean of A is subtracted.
+    A <- A + g_i [r (right_confident u + right_uncertain (1 - u))
+    - (1 - r)(wrong_uncertain (1 - u) + wrong_confident u)], then the batch mean of A is subtracted.
     Departure: assumed, because not stated: slope 1 of the logistic, an unweighted running mean and std, share 0.1.
     """
 
