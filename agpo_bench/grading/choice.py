@@ -136,9 +136,10 @@ def _run_pattern(letters: str) -> re.Pattern[str]:
     """A run of offered letters: ``B``, ``(B)``, ``(b)``, ``AD``, ``A、D``, ``(A)(D)``, ``A, C and D``, ``A B D``."""
     alone = r"(?![A-Za-z0-9'_^]|\\(?![\])}(,; ]|quad|text))"  # \cdot after it makes the letter a variable
     size = len(letters)
-    one = rf"(?:\([{letters}](?:[ ,、]{{0,2}}[{letters}]){{0,{size}}}\)|\([{letters.lower()}]\)|[{letters}]{{1,{size}}}{alone})"
+    bracketed = rf"\([{letters}](?:[ ,、]{{0,2}}[{letters}]){{0,{size}}}\)|\([{letters.lower()}]\)"
+    one = rf"(?:{bracketed}|[{letters}]{{1,{size}}}{alone})"
     between = r"(?:[\s$}{、,;&和及与]|and\b|\\&|\\text\{ ?(?:and )?){0,8}"
-    return re.compile(rf"(?<![A-Za-z0-9_\\^]){one}(?:{between}{one}){{0,{len(letters)}}}")
+    return re.compile(rf"(?<![A-Za-z0-9_\\^]){one}(?:{between}{one}){{0,{size}}}")
 
 
 def _read_run(text: str, start: int, letters: str) -> tuple[str, int] | None:
