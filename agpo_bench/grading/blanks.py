@@ -167,7 +167,7 @@ def _clean(text: str) -> str:
     return _DELIMITER.sub(" ", text).strip(" \t\r\n").rstrip(".。;,: \t\r\n").lstrip(":;, ").strip()
 
 
-def _compare(given: list[str], gold: list[str], *) -> tuple[bool, float]:
+def _compare(given: list[str], gold: list[str]) -> tuple[bool, float]:
     from agpo_bench.grading.expression import expressions_equal
 
     if len(given) != len(gold):
