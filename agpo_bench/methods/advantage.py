@@ -84,7 +84,7 @@ class GroupZScore(AdvantagePart):
 
     Departure: on 0/1 rewards MAD and IQR are 0 in most groups whose rewards differ (G = 8: MAD unless c = 4), where
     Eq. 1 would give advantages near 1e8. ``fallback`` says what happens there: the std (default, counted as
-    ``dispersion/fallback_frac``), zero, or a floor of 0.1.
+    ``disp/fallback_frac``), zero, or a floor of 0.1.
     """
 
     use: Literal["group_zscore"] = "group_zscore"
@@ -113,7 +113,7 @@ class GroupZScore(AdvantagePart):
         return Advantages(
             advantage_PG=zero_where(advantage_PG, constant_P[:, None] | ~valid_PG),
             is_trained_PG=valid_PG,
-            log={"dispersion/fallback_frac": fallbacks / len(scales)},
+            log={"disp/fallback_frac": fallbacks / len(scales)},
         )
 
 

@@ -75,6 +75,8 @@ class ClipObserved:
 
     scores_PG: Tensor
     """The grader's scores in [0, 1]; float64."""
+    is_valid_PG: Tensor | None = None
+    """False where the harness failed: such a rollout counts neither as right nor as wrong."""
     entropy: float | None = None
     """Mean over all training tokens of the old policy's full-vocabulary entropy at temperature 1 (nats)."""
     entropy_P: Tensor | None = None
@@ -162,7 +164,7 @@ class LossOutput:
 
     loss: Tensor
     sums: dict[str, float]
-    """Numerators for logging; ``metrics.LOSS_SUMS`` gives each one's denominator."""
+    """Numerators for logging; ``metrics.LOSS_SUMS`` gives the denominator of each."""
     active_tokens_B: Tensor
     """Tokens of each sequence on which the clip took the gradient away (or changed the weight); detached."""
 

@@ -225,8 +225,12 @@ class GroupClip(ClipPart):
     ) -> tuple[PartState, ClipBounds]:
         """Bounds a rollout."""
         scores_PG = observed.scores_PG.double()
-        k = scores_PG.shape[1]
-        surprise_PG = (scores_PG - scores_PG.mean(dim=1, keepdim=True)) / ((k - 1) / k)
+        valid_PG = (
+            torch.ones_like(scores_PG, dtype=torch.bool) if observed.is_valid_PG is None else observed.is_valid_PG
+        )
+        k_P1 = valid_PG.sum(dim=1, keepdim=True).clamp(min=2).double()
+        mean_P1 = scores_PG.masked_fill(~valid_PG, 0.0).sum(dim=1, keepdim=True) / k_P1
+        surprise_PG = (scores_PG - mean_P1).masked_fill(~valid_PG, 0.0) / ((k_P1 - 1) / k_P1)
         high_PG = self.low + (self.high_max - self.low) * surprise_PG.clamp(0.0, 1.0)
         low_PG = torch.full_like(scores_PG, self.low)
         return state, ClipBounds(low_PG=low_PG, high_PG=high_PG, log={"ctrl/eps": float(high_PG.mean())})

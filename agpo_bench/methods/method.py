@@ -15,7 +15,7 @@ One step of the loop::
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -50,6 +50,7 @@ from agpo_bench.methods.batch import (
     TemperatureChoice,
     UpdateObserved,
 )
+from agpo_bench.methods.metrics import LossCounts, loss_metrics
 from agpo_bench.methods.part import Part
 from agpo_bench.methods.preference import Pair, PreferenceBatch, PreferenceOutput
 from agpo_bench.methods.probe import ProbeStatistics, is_constant
@@ -220,6 +221,8 @@ class Method(BaseModel):
             self.temperature.needs_probe or self.clip.needs_probe
         ):
             found.append("no part reads the probe, whose tokens would be spent for nothing; remove probe")
+        if self._is_per_prompt and self.groups.max_sampling_rounds > 1:
+            found.append(f"probe scope 'prompt' ties a group to its probe; groups {self.groups.use!r} replaces groups")
         if self.advantage.needs_critic != self.critic.needs_critic:
             found.append(
                 f"advantage {self.advantage.use!r} and critic {self.critic.use!r} do not fit: "
@@ -343,7 +346,7 @@ class Method(BaseModel):
         return isinstance(self.probe, probe_parts.GroupProbe) and self.probe.scope == "prompt"
 
     def shape_rewards(
-        self, scores_PG: Tensor, *, lengths_PG: Tensor, is_valid_PG: Tensor, max_new_tokens: int
+        self, scores_PG: Tensor, lengths_PG: Tensor, *, is_valid_PG: Tensor, max_new_tokens: int
     ) -> Tensor:
         """Rewards (float64) from the grader's scores."""
         return self.reward(scores_PG.double(), lengths_PG, is_valid_PG, max_new_tokens)
@@ -366,7 +369,7 @@ class Method(BaseModel):
             **result.log,
             "adv/zero_variance_frac": float(is_constant(inputs.rewards_PG, inputs.is_valid_PG).double().mean()),
             "adv/abs_mean": float(trained.abs().mean()) if trained.numel() else 0.0,
-            "ctrl/kl_coefficient": self.kl_coefficient(state),
+            "kl_ctl/beta": self.kl_coefficient(state),
         }
         return state.model_copy(update={"shaping": shaping}), replace(result, log=log)
 
@@ -418,6 +421,10 @@ class Method(BaseModel):
         sums |= _token_sums(batch, log_ratio.detach().expand_as(weights_BT), active_BT, band, mask_BT)
         return LossOutput(loss=loss, sums=sums, active_tokens_B=active_BT.sum(dim=1))
 
+    def loss_metrics(self, sums: Mapping[str, float], counts: LossCounts) -> dict[str, float]:
+        """``LossOutput.sums``, added up over a step's updates, as metrics with the denominators of ``metrics``."""
+        return loss_metrics(sums, counts)
+
     def pairs(self, scores_PG: Tensor, is_valid_PG: Tensor) -> list[Pair]:
         """Preference pairs of a batch of groups (``loop: preference``)."""
         return self.preference.pairs(scores_PG, is_valid_PG)
@@ -445,14 +452,10 @@ def _token_sums(
     with torch.no_grad():
         policy = -token_log_ratio(batch).detach()[mask_BT].double()
         values = {
-            "clip/active_tokens": active_BT.sum(),
             "clip/high_tokens": (active_BT & (log_ratio_BT.exp() > band.upper)).sum(),
             "ratio/mean": log_ratio_BT[mask_BT].double().exp().sum(),
             "kl/policy_k1": policy.sum(),
             "kl/policy_k3": (torch.expm1(-policy) + policy).sum(),
         }
-        if batch.ref_logprob_BT is not None:
-            x = (batch.ref_logprob_BT - batch.logprob_BT.detach())[mask_BT].double()
-            values |= {"kl/ref_k1": -x.sum(), "kl/ref_k3": (torch.expm1(x) - x).sum()}
         numbers = torch.stack([value.double() for value in values.values()]).tolist()
     return dict(zip(values, numbers, strict=True))

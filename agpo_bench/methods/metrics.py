@@ -14,8 +14,8 @@ Controllers (one value a step; with controller scope ``prompt`` the mean over pr
 ``ctrl/D_step``             step KL carried from the previous update, nats a token
 ``ctrl/U, U_bar, U_tilde``  uncertainty (Eq. 9), its lagged mean (Eq. 11) and their difference (Eq. 10)
 ``ctrl/tau_raw, tau``       temperature before and after its clip (Eq. 12); ``ctrl/tau_at_min/max`` as for eps
-``ctrl/kl_coefficient``     coefficient of the reference KL in use
-``dispersion/fallback_frac``  groups whose rewards differ but whose dispersion is 0, over all groups
+``kl_ctl/beta``             coefficient of the reference KL in use
+``disp/fallback_frac``  groups whose rewards differ but whose dispersion is 0, over all groups
 ``adv/zero_variance_frac``  groups whose rewards are all equal, over all groups
 ``adv/abs_mean``            mean |A| over trained rollouts
 ==========================  =========================================================================================
@@ -23,19 +23,31 @@ Controllers (one value a step; with controller scope ``prompt`` the mean over pr
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
-LOSS_SUMS: dict[str, Literal["tokens", "one"]] = {
-    "clip/active_tokens": "tokens",  # meaning 3 of clip saturation: r > 1 + high and A > 0, or r < 1 - low and A < 0
-    "clip/high_tokens": "tokens",  # the part of them above the band
+LOSS_SUMS: dict[str, Literal["tokens", "updates"]] = {
+    "clip/high_tokens": "tokens",  # share of tokens on which the clip acted above the band
     "ratio/mean": "tokens",  # of the method's own ratio: a sequence-level one counts once a token
     "kl/policy_k1": "tokens",  # log pi_old - log pi before the optimiser step this micro-batch belongs to
     "kl/policy_k3": "tokens",
-    "kl/ref_k1": "tokens",  # log pi - log pi_ref; only with a reference in the batch
-    "kl/ref_k3": "tokens",
-    "loss/policy": "one",  # shares of the minibatch loss, already normalised
-    "loss/kl": "one",
-    "loss/value": "one",
+    "loss/policy": "updates",  # shares of the minibatch loss, already normalised
+    "loss/kl": "updates",
+    "loss/value": "updates",
     "value/error": "tokens",  # (V - return)^2
 }
-"""Denominator of each of ``LossOutput.sums``: the minibatch's tokens, or 1. All of them add up over micro-batches."""
+"""Denominator of each of ``LossOutput.sums``. All of them add up over micro-batches and updates."""
+
+
+class LossCounts(Protocol):
+    """Over the updates of a step."""
+
+    num_updates: int
+    num_tokens: int
+    """Trained tokens, once an update they took part in."""
+
+
+def loss_metrics(sums: Mapping[str, float], counts: LossCounts) -> dict[str, float]:
+    """The sums over their denominators."""
+    divisors = {"tokens": max(1, counts.num_tokens), "updates": max(1, counts.num_updates)}
+    return {key: value / divisors[LOSS_SUMS[key]] for key, value in sums.items()}
