@@ -1,0 +1,190 @@
+"""A lean forward pass for the Llama family, on the library's own parameters.
+
+Equal to the library's forward up to rounding, with fewer and larger operations: one product for q, k and v, one for
+gate and up, rotary positions as one complex multiplication (rows of the q and k weights are re-ordered so that the two
+halves of a pair lie side by side, which leaves every q·k unchanged), no repeated key-value heads. The weights are
+gathered with differentiable operations, so the same code serves sampling and training.
+
+Shapes: N tokens in a row (any mixture of sequences), P prompts, B sequences, T positions, S cache slots, W attended
+slots, H query heads, K key-value heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own convention)
+from torch import Tensor, nn
+
+_FAMILY = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"})
+_FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary types whose frequencies do not depend on the length of the input."""
+_MAX_PARAMETERS = 1_000_000_000
+"""Above this the products dominate and a second copy of the weights costs more memory than it saves time."""
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q_NHD, k_NKD, v_NKD) -> attention output, N × (H·D)."""
+
+
+class LayerWeights(NamedTuple):
+    """One block; q and k rows re-ordered for the complex rotation."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+class Weights(NamedTuple):
+    """Everything a forward pass reads."""
+
+    embedding: Tensor
+    layers: list[LayerWeights]
+    norm: Tensor
+
+
+@dataclass(frozen=True)
+class LeanDecoder:
+    """The forward pass of one model."""
+
+    model: Any
+    dtype: torch.dtype = torch.float32
+
+    @staticmethod
+    def supports(model: Any) -> bool:
+        """Whether the model is one this forward pass reproduces exactly; anything unusual in it says no."""
+        config = model.config
+        if type(model).__name__ not in _FAMILY or getattr(config, "hidden_act", "") != "silu":
+            return False
+        if getattr(config, "sliding_window", None) is not None or getattr(config, "pretraining_tp", 1) not in {1, None}:
+            return False
+        if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or []):
+            return False
+        if getattr(model.model.rotary_emb, "rope_type", None) not in _FIXED_ROPE:
+            return False
+        if 2 * model.model.rotary_emb.inv_freq.numel() != model.model.layers[0].self_attn.head_dim:
+            return False
+        if sum(parameter.numel() for parameter in model.parameters()) > _MAX_PARAMETERS:
+            return False
+        # Adapters and quantised layers replace nn.Linear; hooks would not be called.
+        leaves = [module for module in model.modules() if not list(module.children())]
+        linears = [leaf for leaf in leaves if hasattr(leaf, "in_features")]
+        return all(type(leaf) is nn.Linear for leaf in linears) and not any(
+            module._forward_hooks or module._forward_pre_hooks for module in model.modules()
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder blocks."""
+        return len(self.model.model.layers)
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads."""
+        return int(self.model.config.num_attention_heads)
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key-value heads."""
+        return int(self.model.config.num_key_value_heads)
+
+    @property
+    def head_dim(self) -> int:
+        """Size of a head."""
+        return int(self.model.model.layers[0].self_attn.head_dim)
+
+    def gather(self) -> Weights:
+        """The weights in the order the forward pass wants them, in ``dtype``; gradients flow back to the model's."""
+        trunk = self.model.model
+        embedding = trunk.embed_tokens.weight.to(self.dtype)
+        return Weights(embedding, [self._layer(layer) for layer in trunk.layers], trunk.norm.weight.to(self.dtype))
+
+    def _layer(self, layer: Any) -> LayerWeights:
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        return LayerWeights(
+            attention_norm=self._cast(layer.input_layernorm.weight),
+            qkv=self._cast(self._fuse_qkv([projection.weight for projection in projections])),
+            qkv_bias=None
+            if attention.q_proj.bias is None
+            else self._cast(self._fuse_qkv([projection.bias for projection in projections])),
+            q_norm=None if q_norm is None else self._cast(self._pair(q_norm.weight)),
+            k_norm=None if k_norm is None else self._cast(self._pair(k_norm.weight)),
+            out=self._cast(attention.o_proj.weight),
+            out_bias=self._cast(attention.o_proj.bias),
+            mlp_norm=self._cast(layer.post_attention_layernorm.weight),
+            gate_up=self._cast(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
+            gate_up_bias=None
+            if mlp.gate_proj.bias is None
+            else self._cast(torch.cat((mlp.gate_proj.bias, mlp.up_proj.bias))),
+            down=self._cast(mlp.down_proj.weight),
+            down_bias=self._cast(mlp.down_proj.bias),
+        )
+
+    def _cast(self, weight: Any) -> Any:
+        return None if weight is None else weight.to(self.dtype)
+
+    def _fuse_qkv(self, parts: list[Tensor]) -> Tensor:
+        query, key, value = parts
+        return torch.cat((self._pair(torch.cat((query, key))), value))
+
+    def _pair(self, rows: Tensor) -> Tensor:
+        """Re-order each head's rows 0 … D-1 to 0, D/2, 1, D/2 + 1, …: the library rotates i with i + D/2."""
+        shape = rows.shape
+        halves = rows.reshape(-1, 2, self.head_dim // 2, *shape[1:])
+        return halves.transpose(1, 2).reshape(shape)
+
+    def rotations(self, length: int) -> Tensor:
+        """Complex cos + i·sin for positions 0 … length - 1, times the rotary type's scale: length × 1 × D/2."""
+        device = self.model.model.embed_tokens.weight.device
+        positions = torch.arange(length, device=device)[None]
+        cos, sin = self.model.model.rotary_emb(torch.zeros(1, device=device), positions)
+        half = self.head_dim // 2
+        return torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float())[:, None]
+
+    def forward(self, weights: Weights, token_N: Tensor, rotation_N: Tensor, attend: Attend) -> Tensor:
+        """Final hidden states (after the last norm) of N tokens; ``attend`` says which token sees which."""
+        x = F.embedding(token_N, weights.embedding)
+        for index, layer in enumerate(weights.layers):
+            x = self.block(index, layer, x, rotation_N, attend)
+        return self._norm(x, weights.norm)
+
+    def block(self, index: int, layer: LayerWeights, x: Tensor, rotation_N: Tensor, attend: Attend) -> Tensor:
+        """One decoder block."""
+        num_rotated = self.num_heads + self.num_kv_heads
+        heads = F.linear(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
+        heads = heads.view(x.shape[0], num_rotated + self.num_kv_heads, self.head_dim)
+        qk, value = torch.split(heads, [num_rotated, self.num_kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = torch.split(qk, [self.num_heads, self.num_kv_heads], dim=1)
+            qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
+        query, key = torch.split(_rotate(qk, rotation_N), [self.num_heads, self.num_kv_heads], dim=1)
+        x = x + F.linear(attend(index, query, key, value), layer.out, layer.out_bias)
+        gate, up = F.linear(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+        return x + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.model.config.rms_norm_eps)
+
+
+def _rotate(qk: Tensor, rotation_N: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(qk.float().reshape(*qk.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * rotation_N).flatten(-2).to(qk.dtype)
+
+
+def repeat_kv(kv: Tensor, num_heads: int) -> Tensor:
+    """Key-value heads repeated to the number of query heads along dimension 1 (a view where there is one each)."""
+    repeats = num_heads // kv.shape[1]
+    return kv if repeats == 1 else kv.repeat_interleave(repeats, dim=1)
