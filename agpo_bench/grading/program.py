@@ -15,13 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 from collections.abc import Sequence
 from decimal import Context, Decimal
+from typing import NamedTuple
 
 from agpo_bench.grading.answer import GradingMode
 from agpo_bench.grading.sandbox import Job, Limits, Result, Sandbox, shared_sandbox
-from agpo_bench.records import Reference, Verdict
+from agpo_bench.records import ProgramTest, Reference, Verdict
 
 PYTHON_LANGUAGES = frozenset({"", "python", "python3", "py"})
 MAX_SOURCE_CHARS = 1 << 17
@@ -31,10 +31,12 @@ MAX_CPU_SECONDS = 10.0
 DEFAULT_MEMORY_BYTES = 256 << 20
 
 _FENCE = re.compile(r"[ \t]*(?:>[ \t]?)*(`{3,}|~{3,})[ \t]*([^`]*)$")
+_SPACE = b" \n\t\r\v"
 _SPLIT = re.compile(rb"[ \n\t\r\v]+")
 _INTEGER = re.compile(rb"([+-]?)0*([0-9]+)\Z")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e([+-]?[0-9]{1,4}))?\Z")
 _MAX_DECIMAL_CHARS = 400
+_MAX_CANONICAL_BYTES = 1 << 20
 _EXACT = Context(prec=2000, Emin=-100_000, Emax=100_000)
 _TOLERANCE = Decimal("1e-5")
 
@@ -63,8 +65,9 @@ def extract_program(response: str) -> str | None:
     return "\n".join(lines) if fence and is_python else program
 
 
-def _tokens(output: bytes) -> list[bytes]:
-    return [token for token in _SPLIT.split(output.lower()) if token]
+def _tokens(output: bytes, *, at_most: int = 0) -> list[bytes]:
+    """The tokens in lower case; with ``at_most``, the last may be all the rest."""
+    return [token for token in _SPLIT.split(output.strip(_SPACE).lower(), maxsplit=at_most) if token]
 
 
 def _token_matches(expected: bytes, actual: bytes) -> bool:
@@ -89,10 +92,19 @@ def outputs_match(expected: bytes, actual: bytes) -> bool:
     Two integers must be equal exactly. Departure: the data set's tester reads them as doubles, so 9007199254740992
     passes for 9007199254740993 there. Numbers over 400 characters or with exponents over four digits compare as text.
     """
-    expected_tokens, actual_tokens = _tokens(expected), _tokens(actual)
+    expected_tokens = _tokens(expected)
+    # One token more than wanted settles it: a hostile output is not taken apart into millions.
+    actual_tokens = _tokens(actual, at_most=len(expected_tokens))
     if expected_tokens == actual_tokens:
         return True
     return len(expected_tokens) == len(actual_tokens) and all(map(_token_matches, expected_tokens, actual_tokens))
+
+
+def _output_digest(output: bytes) -> str:
+    """Equal for outputs whose tokens are the same in lower case, integers in canonical form."""
+    if len(output) > _MAX_CANONICAL_BYTES:
+        return hashlib.sha256(output).hexdigest()
+    return hashlib.sha256(b" ".join(map(_canonical_token, _tokens(output)))).hexdigest()
 
 
 def _canonical_token(token: bytes) -> bytes:
@@ -100,6 +112,23 @@ def _canonical_token(token: bytes) -> bytes:
     if integer:
         return (b"-" if integer[1] == b"-" and integer[2] != b"0" else b"") + integer[2]
     return token
+
+
+class _Outcome(NamedTuple):
+    """One test of one program."""
+
+    reason: str
+    digest: str
+    """What the vote key says of the test: that it passed, how it failed, or a hash of a wrong output."""
+    seconds: float
+
+
+def _judge(test: ProgramTest, result: Result) -> _Outcome:
+    if result.status != "ok":
+        return _Outcome(result.status, result.status, result.wall_seconds)
+    if outputs_match(test.expected_stdout.encode("utf-8", "surrogatepass"), result.stdout):
+        return _Outcome("correct", "correct", result.wall_seconds)
+    return _Outcome("wrong", _output_digest(result.stdout), result.wall_seconds)
 
 
 class ProgramGrader:
@@ -162,9 +191,9 @@ class ProgramGrader:
 
     def grade_many(self, pairs: Sequence[tuple[str, Reference]]) -> list[Verdict]:
         """Judge many responses, in parallel over problems and tests; verdicts in the order of the pairs."""
-        started = time.perf_counter()
-        verdicts: list[Verdict | None] = [None] * len(pairs)
-        programs: dict[int, str] = {}
+        verdicts: dict[int, Verdict] = {}
+        jobs: list[Job] = []
+        tests: list[ProgramTest] = []
         for index, (response, reference) in enumerate(pairs):
             program = extract_program(response)
             if not reference.tests:
@@ -174,57 +203,43 @@ class ProgramGrader:
             elif len(program) > MAX_SOURCE_CHARS:
                 verdicts[index] = Verdict(score=0.0, answer=None, reason="too_long", alternatives={"solved": 0.0})
             else:
-                programs[index] = program
-        jobs: list[Job] = []
-        for index, program in programs.items():
-            reference = pairs[index][1]
-            source, limits = program.encode("utf-8", "surrogatepass"), self.limits(reference)
-            jobs.extend(
-                Job(source=source, stdin=_stdin(test.stdin), limits=limits, program=index)
-                for test in reference.tests[: self.max_tests]
-            )
-        results = self.sandbox.run_many(jobs, max_timeouts=self.max_timeouts)
-        by_program: dict[int, list[Result]] = {index: [] for index in programs}
-        for job, result in zip(jobs, results, strict=True):
-            by_program[job.program].append(result)
-        for index, program_results in by_program.items():
-            verdicts[index] = self._verdict(pairs[index][1], program_results)
-        assert all(verdict is not None for verdict in verdicts), f"{time.perf_counter() - started} s, verdict missing"
-        return [verdict for verdict in verdicts if verdict is not None]
-
-    def _verdict(self, reference: Reference, results: Sequence[Result]) -> Verdict:
-        seconds = sum(result.wall_seconds for result in results)
-        reasons: list[str] = []
-        signature: list[str] = []
-        for test, result in zip(reference.tests, results, strict=False):
-            reason = result.status
-            if reason == "ok":
-                expected = test.expected_stdout.encode("utf-8", "surrogatepass")
-                reason_or_wrong = "correct" if outputs_match(expected, result.stdout) else "wrong"
-                reasons.append(reason_or_wrong)
-                tokens = b" ".join(map(_canonical_token, _tokens(result.stdout)))
-                signature.append("correct" if reason_or_wrong == "correct" else hashlib.sha256(tokens).hexdigest())
-            else:
-                reasons.append(reason)
-                signature.append(reason)
-        if "infrastructure" in reasons:
-            return Verdict(score=0.0, answer=None, reason="infrastructure", seconds=seconds, is_error=True)
-        passed = reasons.count("correct")
-        if reasons[0] == "syntax_error":
-            answer = None  # Nothing ran, so there is no vector of outcomes to vote with.
-        else:
-            answer = hashlib.sha256(json.dumps(signature).encode()).hexdigest()
-        return Verdict(
-            score=passed / len(reasons),
-            answer=answer,
-            reason=next((reason for reason in reasons if reason != "correct"), "correct"),
-            seconds=seconds,
-            alternatives={"solved": float(passed == len(reasons))},
-        )
+                source, limits = program.encode("utf-8", "surrogatepass"), self.limits(reference)
+                for test in reference.tests[: self.max_tests]:
+                    jobs.append(Job(source=source, stdin=_stdin(test.stdin), limits=limits, program=index))
+                    tests.append(test)
+        outcomes: dict[int, list[_Outcome]] = {}
+        for job, outcome in zip(
+            jobs,
+            self.sandbox.judge_many(
+                jobs, judge=lambda index, result: _judge(tests[index], result), max_timeouts=self.max_timeouts
+            ),
+            strict=True,
+        ):
+            outcomes.setdefault(job.program, []).append(outcome)
+        verdicts |= {index: _verdict(of_program) for index, of_program in outcomes.items()}
+        return [verdicts[index] for index in range(len(pairs))]
 
     def are_equivalent(self, first: str, second: str) -> bool:
         """Two programs are one vote when each test came out the same: passed, or failed with the same output."""
         return first == second
+
+
+def _verdict(outcomes: Sequence[_Outcome]) -> Verdict:
+    """The verdict on a program, given its tests in order; its reason is that of the first test that failed."""
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    reasons = [outcome.reason for outcome in outcomes]
+    if "infrastructure" in reasons:
+        return Verdict(score=0.0, answer=None, reason="infrastructure", seconds=seconds, is_error=True)
+    num_passed = reasons.count("correct")
+    # After a syntax error nothing ran, so there is no vector of outcomes to vote with.
+    vector = None if reasons[0] == "syntax_error" else json.dumps([outcome.digest for outcome in outcomes]).encode()
+    return Verdict(
+        score=num_passed / len(reasons),
+        answer=None if vector is None else hashlib.sha256(vector).hexdigest(),
+        reason=next((reason for reason in reasons if reason != "correct"), "correct"),
+        seconds=seconds,
+        alternatives={"solved": float(num_passed == len(reasons))},
+    )
 
 
 def _stdin(text: str) -> bytes:

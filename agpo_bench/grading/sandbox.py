@@ -20,11 +20,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agpo_bench.grading import sandbox_server
 
@@ -41,6 +41,7 @@ Status = Literal[
 ]
 """How a program ended. ``ok``: exit code 0 within all limits. ``skipped``: not run, an earlier test ran out of time."""
 
+Judged = TypeVar("Judged")
 IsolationKind = Literal["auto", "namespaces", "landlock"]
 
 
@@ -65,7 +66,7 @@ class Job:
     stdin: bytes
     limits: Limits = Limits()
     program: int = 0
-    """Jobs of one program carry one number; ``run_many(max_timeouts=…)`` counts by it."""
+    """Jobs of one program carry one number; ``judge_many(max_timeouts=…)`` counts by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,7 @@ class Sandbox:
         self, *, num_workers: int | None = None, isolation: IsolationKind = "auto", wrapper: Sequence[str] = ()
     ) -> None:
         self.num_workers = num_workers or len(os.sched_getaffinity(0))
-        self._kinds = ("namespaces", "landlock") if isolation == "auto" else (isolation,)
+        self._kinds: tuple[str, ...] = ("namespaces", "landlock") if isolation == "auto" else (isolation,)
         self._wrapper = tuple(wrapper)
         self._lock = threading.Lock()
         self._idle: queue.LifoQueue[_Server | None] = queue.LifoQueue()
@@ -262,37 +263,44 @@ class Sandbox:
         finally:
             idle.put(server)
 
-    def run_many(self, jobs: Sequence[Job], *, max_timeouts: int | None = None) -> list[Result]:
-        """Run many, in parallel; results in the order of the jobs.
+    def run_many(self, jobs: Sequence[Job]) -> list[Result]:
+        """Run many, in parallel; results in the order of the jobs."""
+        return self.judge_many(jobs, judge=lambda _, result: result)
 
-        With ``max_timeouts``, jobs of a program after its first so many timeouts (in the order given) are ``skipped``,
-        whether or not they had already run, so that the outcome does not depend on the schedule.
+    def judge_many(
+        self, jobs: Sequence[Job], *, judge: Callable[[int, Result], Judged], max_timeouts: int | None = None
+    ) -> list[Judged]:
+        """Run many, in parallel, and keep of each only what ``judge(index, result)`` makes of it.
+
+        So no more outputs are held at a time than programs run. With ``max_timeouts``, jobs of a program after its
+        first so many timeouts (in the order given) are ``skipped``, even where they had already run, so that the
+        outcome does not depend on the schedule.
         """
+        statuses: list[Status] = ["skipped"] * len(jobs)
         timeouts: dict[int, list[int]] = {}
 
-        def run_one(index: int) -> Result:
+        def run_one(index: int) -> Judged:
             job = jobs[index]
             earlier = [other for other in timeouts.get(job.program, []) if other < index]
-            if max_timeouts is not None and len(earlier) >= max_timeouts:
-                return Result(status="skipped")
-            result = self.run(job)
+            is_skipped = max_timeouts is not None and len(earlier) >= max_timeouts
+            result = Result(status="skipped") if is_skipped else self.run(job)
+            statuses[index] = result.status
             if result.status in ("timeout", "timeout_wall"):
                 timeouts.setdefault(job.program, []).append(index)
-            return result
+            return judge(index, result)
 
-        if len(jobs) == 1:
-            return [run_one(0)]
-        with ThreadPoolExecutor(self.num_workers) as executor:
-            results = list(executor.map(run_one, range(len(jobs))))
-        if max_timeouts is None:
-            return results
-        counts: dict[int, int] = {}
-        for index, (job, result) in enumerate(zip(jobs, results, strict=True)):
-            if counts.get(job.program, 0) >= max_timeouts:
-                results[index] = Result(status="skipped")
-            elif result.status in ("timeout", "timeout_wall"):
-                counts[job.program] = counts.get(job.program, 0) + 1
-        return results
+        if len(jobs) <= 1:
+            return [run_one(index) for index in range(len(jobs))]
+        with ThreadPoolExecutor(min(self.num_workers, len(jobs))) as executor:
+            judged = list(executor.map(run_one, range(len(jobs))))
+        if max_timeouts is not None:
+            counts: dict[int, int] = {}
+            for index, job in enumerate(jobs):
+                if counts.get(job.program, 0) >= max_timeouts:
+                    judged[index] = judge(index, Result(status="skipped"))
+                elif statuses[index] in ("timeout", "timeout_wall"):
+                    counts[job.program] = counts.get(job.program, 0) + 1
+        return judged
 
     def close(self) -> None:
         """Kill the idle servers. The sandbox can be used again."""

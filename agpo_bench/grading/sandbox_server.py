@@ -16,27 +16,39 @@ SysV memory and the rest of what a contest program has no use for. One process a
 limits on the program, and when it dies nothing can be left.
 """
 
+# Paths are plain strings here: pathlib would load more modules than all below, and every fork would pay for them.
+# ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH114, PTH115, PTH118, PTH120, PTH123, PTH207, PTH208, PTH211
+
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import gc
+import glob
+import io
 import json
 import math
 import os
 import platform
+import random
 import resource
 import select
 import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import types
 from typing import Any, NoReturn
 
+# Contest programs import these; imported before the fork, they cost a program nothing.
+import bisect, collections, copy, decimal, fractions, functools, heapq, itertools, operator, re, string  # isort: skip  # noqa: E401, F401
+
 SYNTAX_ERROR_EXIT = 251
 MEMORY_ERROR_EXIT = 252
+FLUSH_ERROR_EXIT = 120  # what Python itself uses
 PYTHON_HEADROOM_BYTES = 64 << 20
 """Address space of the bare interpreter, on top of the program's own limit."""
 SCRATCH_BYTES = 16 << 20
@@ -162,7 +174,7 @@ def _landlock_ruleset(readable: list[str]) -> int:
     ruleset = _check(_libc.syscall(create, packed, ctypes.c_size_t(len(packed)), ctypes.c_uint(0)), "Landlock ruleset")
     for path in readable:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        rule = struct.pack("=Qi", (4 | 8) if os.path.isdir(path) else 4, parent)  # noqa: PTH112 (pathlib is slow to load)
+        rule = struct.pack("=Qi", (4 | 8) if os.path.isdir(path) else 4, parent)
         _check(_libc.syscall(add_rule, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint(0)), "Landlock rule")
         os.close(parent)
     return ruleset
@@ -171,18 +183,31 @@ def _landlock_ruleset(readable: list[str]) -> int:
 # --- the locked room --------------------------------------------------------------------------------------------------
 
 
-def _library_paths() -> list[str]:
-    """What a program may read: system libraries, the standard library, time zones."""
-    stdlib = os.path.dirname(os.__file__)  # noqa: PTH120
-    wanted = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache"]
-    wanted += [os.path.join(sys.base_prefix, "lib"), stdlib]  # noqa: PTH118
-    for path in sys.path:
-        wanted.append(path)
+def _library_paths() -> tuple[list[str], list[str]]:
+    """What a program may read (system libraries, the standard library, time zones), and what is hidden inside that.
+
+    Installed packages are hidden: the harness itself may be one of them, and its problems with it.
+    """
+    roots = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", os.path.join(sys.base_prefix, "lib")]
+    wanted = [*roots, "/usr/share/zoneinfo", "/etc/ld.so.cache", *sys.path]
     kept: list[str] = []
     for path in wanted:
-        if os.path.exists(path) and not any(path == k or path.startswith(k + "/") for k in kept):  # noqa: PTH110
+        if os.path.exists(path) and not any(path == other or path.startswith(other + "/") for other in kept):
             kept.append(path)
-    return kept
+    hidden = [
+        path for kind in ("site", "dist") for root in roots for path in glob.glob(f"{root}/python3*/{kind}-packages")
+    ]
+    return kept, sorted({os.path.realpath(path) for path in hidden})
+
+
+def _outside(path: str, hidden: list[str]) -> list[str]:
+    """``path``, or as much of what lies under it as holds nothing hidden."""
+    real = os.path.realpath(path)
+    if real in hidden:
+        return []
+    if not any(other.startswith(real + "/") for other in hidden):
+        return [path]
+    return [part for name in sorted(os.listdir(real)) for part in _outside(os.path.join(real, name), hidden)]
 
 
 def _enter_namespaces() -> bool:
@@ -193,7 +218,7 @@ def _enter_namespaces() -> bool:
     if is_user_namespace:
         _check(_libc.unshare(flags | _NEW_USER), "unshare")
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
+            with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     child = os.fork()
     if child:  # Only waits; dying takes the namespace with it.
@@ -208,47 +233,42 @@ def _enter_namespaces() -> bool:
     return is_user_namespace
 
 
-def _build_root(paths: list[str]) -> None:
-    """Swap the root for a memory file system that shows ``paths`` read-only and an empty /tmp."""
+def _build_root(paths: list[str], hidden: list[str]) -> None:
+    """Swap the root for a memory file system that shows ``paths`` read-only, without ``hidden``, and an empty /tmp."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=0755")
     os.chdir("/tmp")
-    os.mkdir("old")  # noqa: PTH102
+    os.mkdir("old")
     _check(_libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"old"), "pivot_root")
     os.chdir("/")
     for path in paths:
         source = "/old" + path
-        if os.path.islink(source):  # noqa: PTH114
-            os.symlink(os.readlink(source), path)  # noqa: PTH115, PTH211
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), path)
             continue
-        if os.path.isdir(source):  # noqa: PTH112
-            os.makedirs(path, exist_ok=True)  # noqa: PTH103
+        if os.path.isdir(source):
+            os.makedirs(path, exist_ok=True)
         else:
-            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
         _mount(source, path, None, _MS_BIND | _MS_REC)
         # Inside a user namespace the flags of the original mount are locked, so they must be asked for again.
         locked = os.statvfs(path).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         _mount("none", path, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | locked)
-    os.makedirs("/tmp", exist_ok=True)  # noqa: PTH103
-    os.makedirs("/dev", exist_ok=True)  # noqa: PTH103
+    for path in hidden:
+        _mount("tmpfs", path, "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "size=4k,nr_inodes=1")
+    os.makedirs("/tmp", exist_ok=True)
+    os.makedirs("/dev", exist_ok=True)
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
         os.close(os.open(device, os.O_CREAT | os.O_WRONLY, 0o666))
         _mount("/old" + device, device, None, _MS_BIND)
     _check(_libc.umount2(b"/old", _MNT_DETACH), "umount")
-    os.rmdir("/old")  # noqa: PTH106
+    os.rmdir("/old")
     _mount("none", "/", None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
 def _pivot_root_number() -> int:
     return _SYSCALLS["pivot_root"][_MACHINES[platform.machine()][0]]
-
-
-class _Program:
-    """What is left to do once a fork is locked up."""
-
-    def __init__(self, source: bytes) -> None:
-        self.source = source
 
 
 class _Server:
@@ -257,18 +277,19 @@ class _Server:
     def __init__(self, channel: socket.socket, kind: str) -> None:
         self.channel = channel
         self.is_landlock = kind == "landlock"
-        paths = _library_paths()
+        paths, hidden = _library_paths()
         self.own_pid_namespace = -1
         self.user_id: int | None = None
         self.ruleset = -1
         if self.is_landlock:
-            self.ruleset = _landlock_ruleset([*paths, "/dev/null", "/dev/zero", "/dev/urandom"])
+            readable = [part for path in paths for part in _outside(path, hidden)]
+            self.ruleset = _landlock_ruleset([*readable, "/dev/null", "/dev/zero", "/dev/urandom"])
             self.isolation = "landlock+seccomp"
         else:
             outside_pid = os.getpid()
             is_user_namespace = _enter_namespaces()
             self.own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-            _build_root(paths)
+            _build_root(paths, hidden)
             if not is_user_namespace:
                 # A user nobody else has: limits on processes count by user, and parallel servers must not share one.
                 self.user_id = 0x40000000 + outside_pid
@@ -276,7 +297,7 @@ class _Server:
         self.filter = _filter_program(self.is_landlock)
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
-    def serve(self) -> _Program:
+    def serve(self) -> bytes:
         """Answer requests until the harness closes the socket; returns only in the process of a program."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -321,7 +342,7 @@ class _Server:
         return pid
 
     def _watch(self, pid: int, started: float, request: dict[str, Any]) -> dict[str, Any]:
-        """Wait for the end; kill at the CPU limit, or at the wall limit where the program sleeps or the machine does."""
+        """Wait for the end; kill at the CPU limit, or at the wall limit where the program sleeps."""
         descriptor = os.pidfd_open(pid)
         clock = (~pid << 3) | 2  # the kernel's number for that process's CPU clock (CPUCLOCK_SCHED)
         killed: str | None = None
@@ -352,7 +373,7 @@ class _Server:
             "peak_bytes": usage.ru_maxrss * 1024,
         }
 
-    def _become_program(self, request: dict[str, Any], descriptors: list[int], ready: int) -> _Program:
+    def _become_program(self, request: dict[str, Any], descriptors: list[int], ready: int) -> bytes:
         ready = os.dup2(ready, 61, inheritable=False)
         try:
             source_file = self._lock_up(request, descriptors)
@@ -365,7 +386,7 @@ class _Server:
         except BaseException as error:
             os.write(ready, f"{type(error).__name__}: {error}"[:400].encode())
             os._exit(1)
-        return _Program(bytes(source))
+        return bytes(source)
 
     def _lock_up(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Give up everything but the program's files. Returns the descriptor of its source."""
@@ -405,8 +426,8 @@ class _Server:
             bounds[resource.RLIMIT_NPROC] = MAX_THREADS + 2
         for limit, value in bounds.items():
             hard = resource.getrlimit(limit)[1]
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(limit, (value, value))
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(limit, (bound, bound))
         header, empty = struct.pack("=Ii", 0x20080522, 0), bytes(24)  # _LINUX_CAPABILITY_VERSION_3, no capability
         _check(_libc.capset(header, empty), "capset")
         _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
@@ -417,55 +438,72 @@ class _Server:
         return 60
 
 
-def _run(program: _Program) -> types.CodeType | NoReturn:
-    """Make this process look like a fresh interpreter, and compile the program."""
-    gc.unfreeze()
+def _run(source: bytes) -> NoReturn:
+    """Run a program as the ``__main__`` of what looks like a fresh interpreter, and end as Python would."""
     gc.enable()
     os.environ.clear()
     os.environ.update({"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/nonexistent", "TMPDIR": "/tmp"})
     sys.argv = ["solution.py"]
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc] # noqa: PTH123, SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc] # noqa: PTH123, SIM115
+    sys.stdin = sys.__stdin__ = _text_file(0, "r")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text_file(1, "w")  # type: ignore[misc]
+    module = types.ModuleType("__main__")
+    module.__dict__.update({"__file__": "solution.py", "__builtins__": __builtins__})
+    sys.modules["__main__"] = module
     try:
-        return compile(program.source, "solution.py", "exec", dont_inherit=True)
+        code = compile(source, "solution.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         os._exit(SYNTAX_ERROR_EXIT)
+    status = 0
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        status = 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1
+    except MemoryError:
+        status = MEMORY_ERROR_EXIT
+    except BaseException:
+        status = 1
+    # The interpreter's own end takes ten times as long, because it also takes apart every module imported above.
+    try:
+        threading._shutdown()  # type: ignore[attr-defined] # waits for threads that are not daemons
+        atexit._run_exitfuncs()
+        module.__dict__.clear()  # closes, and so flushes, files the program left open
+        gc.collect()
+        if not sys.stdout.closed:
+            sys.stdout.flush()
+    except MemoryError:
+        status = status or MEMORY_ERROR_EXIT
+    except BaseException:
+        status = status or FLUSH_ERROR_EXIT
+    os._exit(status)
+
+
+def _text_file(descriptor: int, mode: str) -> io.TextIOWrapper:
+    binary = io.FileIO(descriptor, mode, closefd=False)
+    buffer = io.BufferedReader(binary) if mode == "r" else io.BufferedWriter(binary)
+    return io.TextIOWrapper(buffer, encoding="utf-8", errors="surrogateescape")
+
+
+def _main() -> bytes:
+    """Serve; returns in the process of a program, with its source."""
+    # What the compiler, the codecs and print set up on first use is then set up once, not in every fork.
+    warm_input, warm_output = _text_file(os.open("/dev/null", os.O_RDONLY), "r"), io.StringIO()
+    exec(
+        compile(b"for line in lines:\n    pass\nprint(*[int(x) for x in '1 2'.split()], file=out)", "", "exec"),
+        {"lines": warm_input, "out": warm_output},
+    )
+    # A program that draws numbers gets the same verdict each time.
+    random.seed(0)
+    gc.disable()
+    gc.freeze()
+    channel = socket.socket(fileno=int(sys.argv[2]))
+    channel.set_inheritable(False)
+    try:
+        server = _Server(channel, sys.argv[1])
+    except OSError as error:
+        channel.send(json.dumps({"error": str(error)}).encode())
+        os._exit(1)
+    return server.serve()
 
 
 if __name__ == "__main__":
-    # Contest programs import these; imported before the fork, they cost a program nothing.
-    import bisect  # noqa: F401
-    import collections  # noqa: F401
-    import copy  # noqa: F401
-    import decimal  # noqa: F401
-    import fractions  # noqa: F401
-    import functools  # noqa: F401
-    import heapq  # noqa: F401
-    import io  # noqa: F401
-    import itertools  # noqa: F401
-    import operator  # noqa: F401
-    import random
-    import re  # noqa: F401
-    import string  # noqa: F401
-    import threading  # noqa: F401
-    import typing  # noqa: F401
-
-    random.seed(0)  # A program that draws numbers gets the same verdict each time.
-    gc.disable()
-    gc.freeze()
-    _channel = socket.socket(fileno=int(sys.argv[2]))
-    _channel.set_inheritable(False)
-    try:
-        _server = _Server(_channel, sys.argv[1])
-    except OSError as _error:
-        _channel.send(json.dumps({"error": str(_error)}).encode())
-        os._exit(1)
-    _code = _run(_server.serve())
-    _module = types.ModuleType("__main__")
-    _module.__dict__.update({"__file__": "solution.py", "__builtins__": __builtins__})
-    sys.modules["__main__"] = _module
-    del _server, _channel
-    try:
-        exec(_code, _module.__dict__)
-    except MemoryError:
-        os._exit(MEMORY_ERROR_EXIT)
+    _run(_main())
