@@ -90,7 +90,11 @@ class RunConfig(BaseModel):
     adam_eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
+    critic_learning_rate: float | None = Field(default=None, gt=0)
+    """Peak for a value head and its trunk; None takes ``learning_rate``."""
 
+    track_reference_kl: bool = True
+    """Measure the KL to the initial model even for methods that do without; costs its memory and a forward pass."""
     monitor_rollouts: int | None = Field(default=None, ge=1)
     """Rollouts a step on which the KL diagnostics run: the first of the batch in prompt order; None takes all."""
     checkpoint_every_steps: int = Field(default=50, ge=1)

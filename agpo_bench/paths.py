@@ -22,6 +22,8 @@ def run_directory(out: Path, *, method: str, seed: int) -> Path:
 CONFIG_FILE = "config.yaml"
 RECIPE_FILE = "recipe.yaml"
 METRICS_FILE = "metrics.jsonl"
+TIMING_FILE = "timing.jsonl"
+"""Wall-clock seconds a step: apart from the metrics, which are the same to the bit for the same seed."""
 LEDGER_FILE = "ledger.json"
 ROLLOUTS_DIRECTORY = "rollouts"
 CHECKPOINTS_DIRECTORY = "checkpoints"

@@ -35,7 +35,8 @@ class CheckpointState(BaseModel):
     num_updates: int
     num_skipped_updates: int
     ledger: dict[str, Any]
-    method_state: Any
+    method_state: str
+    """``MethodState`` as JSON text."""
     prompts: dict[str, Any]
     """Epoch and what is left of its permutation."""
     gradient_norms: list[float]

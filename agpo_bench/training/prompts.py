@@ -23,6 +23,7 @@ class PromptStream:
         self._seed = seed
         self._epoch = -1
         self._order: list[int] = []
+        self._num_draws = 0
 
     @property
     def epoch(self) -> int:
@@ -31,11 +32,7 @@ class PromptStream:
 
     def take(self, count: int) -> list[Prompt]:
         """The next ``count`` prompts, all different."""
-        if count > len(self.prompts):
-            raise ValueError(
-                f"a batch of {count} prompts needs at least as many training problems, and there are "
-                f"{len(self.prompts)}; lower prompts_per_batch or add tasks"
-            )
+        self._check(count)
         taken = [self._order.pop(0) for _ in range(min(count, len(self._order)))]
         if len(taken) < count:
             self._epoch += 1
@@ -49,9 +46,34 @@ class PromptStream:
             self._order = [index for index in order if index not in used]
         return [self.prompts[index] for index in taken]
 
+    def draw(self, count: int, *, weights: Sequence[float]) -> list[Prompt]:
+        """``count`` different prompts drawn with probability proportional to ``weights``, one weight a prompt.
+
+        Successive draws without replacement (Efraimidis and Spirakis: the largest log(u) / weight), seeded by the
+        number of the draw. The epoch order is left alone.
+        """
+        self._check(count)
+        key = sampling_seed(self._seed, step=self._num_draws, prompt_id="draw", sample_index=0, phase="prompts")
+        self._num_draws += 1
+        uniform = np.random.default_rng(key).random(len(self.prompts))
+        keys = np.log(np.maximum(uniform, 1e-300)) / np.maximum(np.asarray(weights, dtype=np.float64), 1e-300)
+        return [self.prompts[int(index)] for index in np.argsort(-keys, kind="stable")[:count]]
+
+    def _check(self, count: int) -> None:
+        if count > len(self.prompts):
+            raise ValueError(
+                f"a batch of {count} prompts needs at least as many training problems, and there are "
+                f"{len(self.prompts)}; lower prompts_per_batch or add tasks"
+            )
+
     def to_json(self) -> dict[str, Any]:
-        """Epoch and the indices still to come in it."""
-        return {"epoch": self._epoch, "order": list(self._order), "num_prompts": len(self.prompts)}
+        """Epoch, the indices still to come in it, and the number of weighted draws."""
+        return {
+            "epoch": self._epoch,
+            "order": list(self._order),
+            "num_draws": self._num_draws,
+            "num_prompts": len(self.prompts),
+        }
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Put the cursor where ``to_json`` found it."""
@@ -61,3 +83,4 @@ class PromptStream:
                 f"{len(self.prompts)}; resume with the data it was trained on"
             )
         self._epoch, self._order = content["epoch"], list(content["order"])
+        self._num_draws = content["num_draws"]

@@ -13,25 +13,28 @@ from agpo_bench.grading.answer import Grader
 from agpo_bench.records import Group, Prompt, Reference, Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Graded:
     """The verdicts of a batch of groups."""
 
     verdicts: list[list[Verdict]]
+    reward_PG: Tensor
+    """Scores, float64; 0 where the grader failed."""
+    is_valid_PG: Tensor
+    """False where the harness or the data failed: such a rollout leaves its group's mean and gets no advantage."""
 
-    @property
-    def reward_PG(self) -> Tensor:
-        """Scores, float64; 0 where the grader failed (``is_valid_PG`` is False there)."""
-        return torch.tensor([[v.score for v in row] for row in self.verdicts], dtype=torch.float64)
+    @classmethod
+    def of(cls, verdicts: list[list[Verdict]]) -> Graded:
+        """From verdicts, one list a group."""
+        return cls(
+            verdicts=verdicts,
+            reward_PG=torch.tensor([[v.score for v in row] for row in verdicts], dtype=torch.float64),
+            is_valid_PG=torch.tensor([[not v.is_error for v in row] for row in verdicts], dtype=torch.bool),
+        )
 
-    @property
-    def is_valid_PG(self) -> Tensor:
-        """False where the harness or the data failed: such a rollout leaves its group's mean and gets advantage 0."""
-        return torch.tensor([[not v.is_error for v in row] for row in self.verdicts], dtype=torch.bool)
-
-    def keep(self, is_kept_P: Sequence[bool]) -> Graded:
-        """The verdicts of the groups that are kept."""
-        return Graded([row for row, is_kept in zip(self.verdicts, is_kept_P, strict=True) if is_kept])
+    def take(self, rows_P: Sequence[int]) -> Graded:
+        """The verdicts of the given groups."""
+        return Graded.of([self.verdicts[row] for row in rows_P])
 
 
 def grade_groups(prompts: Sequence[Prompt], groups: Sequence[Group]) -> Graded:
@@ -43,7 +46,7 @@ def grade_groups(prompts: Sequence[Prompt], groups: Sequence[Group]) -> Graded:
         found = iter(grade_many(grader_for(task), pairs))
         for row in rows:
             verdicts[row] = [next(found) for _ in groups[row].rollouts]
-    return Graded(verdicts)
+    return Graded.of(verdicts)
 
 
 def grade_many(grader: Grader, pairs: Sequence[tuple[str, Reference]]) -> list[Verdict]:

@@ -1,0 +1,173 @@
+"""The preference loop: pairs of rollouts of the initial policy, and a loss on them.
+
+Every step samples groups from the frozen initial policy, charges them to the ledger's ``pairs`` phase, takes a better
+and a worse rollout of each group that has both, and trains on those pairs. Sampling in step with training gives the
+same pairs as sampling them all first, and lets the learning rate follow the tokens used, as for every other method.
+Shapes: N pairs, B = 2N sequences, T response tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from agpo_bench.methods.preference import Pair, PreferenceBatch
+from agpo_bench.records import Rollout
+from agpo_bench.rollout.torch_sampler import TorchSampler
+from agpo_bench.training.collect import RolloutBatch, sample_groups
+from agpo_bench.training.kl_monitor import KlSample
+from agpo_bench.training.metrics import (
+    StepRecord,
+    StepResult,
+    Values,
+    gradient_metrics,
+    merged,
+    position_metrics,
+    rollout_metrics,
+)
+from agpo_bench.training.policy import Policy, ScoredSequence
+from agpo_bench.training.rewards import grade_groups
+from agpo_bench.training.rollout_log import batch_lines
+from agpo_bench.training.session import Session
+from agpo_bench.training.setup import load_initial
+
+
+@dataclass(kw_only=True)
+class _Report:
+    num_updates: int = 0
+    num_pairs: int = 0
+    """Pairs, each once an update."""
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    gradient_norms: list[float] = field(default_factory=list)
+
+
+class PreferenceLoop:
+    """Takes steps on a session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        # The session's sampler follows the policy; pairs come from the policy before training.
+        self._initial_sampler = TorchSampler(load_initial(session.config), max_rows=session.config.sampler_rows)
+
+    def step(self) -> StepResult:
+        """One batch of groups, and the updates on its pairs."""
+        session, method = self.session, self.session.method
+        started = time.perf_counter()
+        learning_rate = session.config.learning_rate * session.set_learning_rate()
+        batch = self._sample()
+        sampled_at = time.perf_counter()
+        pairs = method.pairs(batch.graded.reward_PG, batch.graded.is_valid_PG)
+        chosen, rejected = _sequences(batch, pairs)
+        report = self._update(chosen, rejected)
+        session.sampler.load_weights(session.sampler.weights_version + 1)
+        step, session.step = session.step, session.step + 1
+        record = StepRecord(
+            step=step,
+            values=merged(
+                position_metrics(session, learning_rate=learning_rate),
+                rollout_metrics(batch),
+                {
+                    "ctrl/tau": method.base_temperature,
+                    "pairs/count": len(pairs),
+                    "pairs/prompts_without": len(batch.groups) - len(pairs),
+                },
+                {name: total / report.num_pairs for name, total in report.sums.items()},
+                gradient_metrics(session, report.gradient_norms),
+                self._reference_kl(batch),
+            ),
+        )
+        now = time.perf_counter()
+        seconds = {"time/step": now - started, "time/gen": sampled_at - started, "time/update": now - sampled_at}
+        return StepResult(record=record, rollouts=list(batch_lines(batch, phase="pairs")), seconds=seconds)
+
+    def _sample(self) -> RolloutBatch:
+        session, method = self.session, self.session.method
+        prompts = session.stream.take(session.config.prompts_per_batch)
+        groups = sample_groups(
+            session,
+            prompts,
+            phase="pairs",
+            size=method.rollouts_per_prompt(session.config.group_size),
+            temperatures=[method.base_temperature] * len(prompts),
+            sampler=self._initial_sampler,
+        )
+        session.ledger.charge("pairs", sum(group.num_tokens for group in groups))
+        return RolloutBatch(prompts=prompts, groups=groups, graded=grade_groups(prompts, groups))
+
+    def _update(self, chosen: Sequence[ScoredSequence], rejected: Sequence[ScoredSequence]) -> _Report:
+        """All epochs and minibatches over the step's pairs; none when no group had a pair."""
+        session, config = self.session, self.session.config
+        report = _Report()
+        for _ in range(config.epochs_per_batch):
+            order = torch.randperm(len(chosen), generator=session.generator).tolist()
+            count = min(config.minibatches_per_epoch, len(order))
+            for number in range(count):
+                rows = order[number * len(order) // count : (number + 1) * len(order) // count]
+                self._update_once([chosen[row] for row in rows], [rejected[row] for row in rows], report)
+        return report
+
+    def _update_once(self, chosen: list[ScoredSequence], rejected: list[ScoredSequence], report: _Report) -> None:
+        session, config = self.session, self.session.config
+        assert session.reference is not None
+        for part in _split_pairs(chosen, rejected, max_tokens=config.micro_batch_tokens):
+            rows = [chosen[index] for index in part] + [rejected[index] for index in part]
+            scored = session.policy.logprobs(rows)
+            with torch.no_grad():
+                anchor = session.reference.logprobs(rows, with_grad=False)
+            batch = PreferenceBatch(
+                logprob_BT=scored.logprob_BT, ref_logprob_BT=anchor.logprob_BT, mask_BT=scored.mask_BT
+            )
+            output = session.method.preference_loss(batch, num_pairs=len(chosen))
+            session.engine.backward(output.loss)
+            for name, value in output.sums.items():
+                report.sums[name] += value
+        norm = session.engine.step()
+        session.note_update(norm)
+        report.gradient_norms.append(norm)
+        report.num_updates += 1
+        report.num_pairs += len(chosen)
+
+    def _reference_kl(self, batch: RolloutBatch) -> Values:
+        """How far the trained policy is from the initial one, on the initial one's own rollouts: KL(pi_ref || pi)."""
+        session = self.session
+        assert session.reference is not None
+        sequences = batch.sequences(temperature=1.0)[: session.config.monitor_rollouts]
+        most = session.config.micro_batch_tokens
+        now = session.policy.score(sequences, max_tokens=most)
+        anchor = session.reference.score(sequences, max_tokens=most)
+        forward = KlSample.between(anchor.logprob_BT, now.logprob_BT, now.mask_BT)
+        return {
+            "kl/initial_k1": forward.k1,
+            "kl/initial_k3": forward.k3,
+            "kl/initial_per_seq": forward.per_sequence,
+            "kl/num_tokens": forward.num_tokens,
+        }
+
+
+def _sequences(batch: RolloutBatch, pairs: Sequence[Pair]) -> tuple[list[ScoredSequence], list[ScoredSequence]]:
+    """Chosen and rejected responses; DPO compares log-probabilities at temperature 1 (its Eq. 7 has no other)."""
+
+    def scored(prompt_index: int, rollout_index: int) -> ScoredSequence:
+        group = batch.groups[prompt_index]
+        rollout: Rollout = group.rollouts[rollout_index]
+        return ScoredSequence(prompt_ids=group.prompt_ids, response_ids=rollout.response_ids, temperature=1.0)
+
+    return (
+        [scored(pair.prompt_index, pair.chosen_index) for pair in pairs],
+        [scored(pair.prompt_index, pair.rejected_index) for pair in pairs],
+    )
+
+
+def _split_pairs(
+    chosen: Sequence[ScoredSequence], rejected: Sequence[ScoredSequence], *, max_tokens: int
+) -> list[list[int]]:
+    """Micro-batches of whole pairs: a pair is as long as its longer response, and takes two rows."""
+    longer = [
+        first if len(first.response_ids) >= len(second.response_ids) else second
+        for first, second in zip(chosen, rejected, strict=True)
+    ]
+    return Policy.split(longer, max_tokens=max(1, max_tokens // 2))

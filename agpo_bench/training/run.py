@@ -1,0 +1,187 @@
+"""One training run from an empty or half-filled folder to the end of its budget."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from agpo_bench import paths
+from agpo_bench.config import RunConfig, fingerprint
+from agpo_bench.files import append_lines, json_line, truncate, write_whole
+from agpo_bench.training import checkpoint as checkpoints
+from agpo_bench.training.metrics import StepRecord, StepResult
+from agpo_bench.training.session import Session
+from agpo_bench.training.setup import build_session, check, restore
+
+if TYPE_CHECKING:
+    from agpo_bench.methods.method import Method
+
+LINE_FILES = (paths.METRICS_FILE, paths.TIMING_FILE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended."""
+
+    directory: Path
+    is_finished: bool
+    """False when it was stopped from outside."""
+    was_skipped: bool
+    """True when it had been finished before."""
+    num_steps: int
+    tokens_used: int
+    overshoot: int
+
+
+OnStep = Callable[[Session, StepRecord], None]
+
+
+def run_fingerprint(config: RunConfig, method: Method) -> str:
+    """sha256 of all that decides a run; threads and device may change between stopping and resuming."""
+    told = config.model_dump(mode="json", exclude={"num_threads", "device"})
+    return fingerprint({"config": told, "recipe": method.model_dump(mode="json")})
+
+
+def train(
+    config: RunConfig, method: Method, *, directory: Path, resume: bool = False, on_step: OnStep | None = None
+) -> RunOutcome:
+    """Train until the budget is spent or a signal asks to stop; leaves a checkpoint in either case."""
+    check(config, method)
+    folder = _prepare_directory(directory, config, method, resume=resume)
+    if folder is not None and (state := checkpoints.read_state(folder)).is_finished:
+        return _outcome(directory, state, was_skipped=True)
+    session = build_session(config, method)
+    _cut_files(directory, restore(session, folder) if folder is not None else None)
+    take_step = _loop(session)
+    with _stop_requests() as is_stopped:
+        while not session.is_finished and not is_stopped():
+            result = take_step()
+            _write(directory, session, result)
+            if on_step is not None:
+                on_step(session, result.record)
+            if session.step % config.checkpoint_every_steps == 0 and not session.is_finished:
+                _save(directory, session)
+        state = _save(directory, session)
+    return _outcome(directory, state, was_skipped=False)
+
+
+def _loop(session: Session) -> Callable[[], StepResult]:
+    """The loop that the method's kind of data asks for."""
+    if session.method.loop == "preference":
+        from agpo_bench.training.preference import PreferenceLoop
+
+        return PreferenceLoop(session).step
+    from agpo_bench.training.online import OnlineLoop
+
+    return OnlineLoop(session).step
+
+
+def _prepare_directory(directory: Path, config: RunConfig, method: Method, *, resume: bool) -> Path | None:
+    """Write or compare config and recipe; return the checkpoint to resume from."""
+    config_file, recipe_file = directory / paths.CONFIG_FILE, directory / paths.RECIPE_FILE
+    if config_file.exists():
+        if not resume:
+            raise ValueError(f"{directory} already holds a run; add --resume to continue it, or choose another --out")
+        _refuse_difference(config_file, config.model_dump(mode="json"), ignored={"num_threads", "device"})
+        _refuse_difference(recipe_file, method.model_dump(mode="json"), ignored=set())
+    else:
+        write_whole(recipe_file, _yaml(method.model_dump(mode="json")))
+        write_whole(config_file, _yaml(config.model_dump(mode="json")))
+    return checkpoints.newest_checkpoint(directory)
+
+
+def _refuse_difference(file: Path, wanted: Mapping[str, Any], *, ignored: set[str]) -> None:
+    found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    for name in sorted((found.keys() | wanted.keys()) - ignored):
+        if found.get(name) != wanted.get(name):
+            raise ValueError(
+                f"{file} was made with {name} = {found.get(name)!r} and this run has {wanted.get(name)!r}; resume with "
+                "the same settings, or choose another --out"
+            )
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+
+
+def _cut_files(directory: Path, state: checkpoints.CheckpointState | None) -> None:
+    """Drop what was written after the checkpoint: those steps are taken again."""
+    for name in LINE_FILES:
+        truncate(directory / name, state.file_sizes[name] if state else 0)
+    for file in (directory / paths.ROLLOUTS_DIRECTORY).glob("*.jsonl"):
+        if state is None or int(file.stem) >= state.step:
+            file.unlink()
+    for torn in (directory / paths.CHECKPOINTS_DIRECTORY).glob(".tmp-*"):
+        shutil.rmtree(torn)
+
+
+def _write(directory: Path, session: Session, result: StepResult) -> None:
+    rollouts = directory / paths.ROLLOUTS_DIRECTORY / f"{checkpoints.step_name(result.record.step)}.jsonl"
+    write_whole(rollouts, "".join(json_line(line) for line in result.rollouts))
+    append_lines(directory / paths.METRICS_FILE, [result.record.to_json()])
+    append_lines(directory / paths.TIMING_FILE, [{"step": result.record.step, **result.seconds}])
+    write_whole(directory / paths.LEDGER_FILE, json.dumps(session.ledger.to_json(), indent=2) + "\n")
+
+
+def _save(directory: Path, session: Session) -> checkpoints.CheckpointState:
+    sizes = {name: (directory / name).stat().st_size if (directory / name).exists() else 0 for name in LINE_FILES}
+    state = checkpoints.CheckpointState(
+        step=session.step,
+        weights_version=session.sampler.weights_version,
+        num_updates=session.num_updates,
+        num_skipped_updates=session.engine.num_skipped_updates,
+        ledger=session.ledger.to_json(),
+        method_state=session.method_state.to_json(),
+        prompts=session.stream.to_json(),
+        gradient_norms=session.gradient_norms,
+        reference_fingerprint=session.reference_fingerprint,
+        run_fingerprint=run_fingerprint(session.config, session.method),
+        file_sizes=sizes,
+        is_finished=session.is_finished,
+    )
+    checkpoints.save_checkpoint(
+        directory, state, policy=session.policy, tensors=session.tensors(), keep=session.config.keep_checkpoints
+    )
+    return state
+
+
+def _outcome(directory: Path, state: checkpoints.CheckpointState, *, was_skipped: bool) -> RunOutcome:
+    return RunOutcome(
+        directory=directory,
+        is_finished=state.is_finished,
+        was_skipped=was_skipped,
+        num_steps=state.step,
+        tokens_used=state.ledger["used"],
+        overshoot=state.ledger["overshoot"],
+    )
+
+
+@contextmanager
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM into a request that the loop sees after its step; the second acts at once."""
+    received: list[int] = []
+    previous: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.signal(number, previous[number])
+
+    try:
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            previous[stop] = signal.signal(stop, note)
+    except ValueError:  # not the main thread: signals are someone else's
+        previous.clear()
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

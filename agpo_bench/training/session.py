@@ -1,0 +1,83 @@
+"""Everything a training loop works with: what a checkpoint saves, and the parts that are rebuilt around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from agpo_bench.config import RunConfig
+from agpo_bench.ledger import TokenLedger
+from agpo_bench.rollout.sampler import Sampler
+from agpo_bench.training.engine import Engine
+from agpo_bench.training.policy import Policy
+from agpo_bench.training.prompts import PromptStream
+
+if TYPE_CHECKING:
+    from agpo_bench.methods.method import Method
+    from agpo_bench.methods.state import MethodState
+
+GRADIENT_NORM_WINDOW = 1000
+"""Updates over which the variance of the gradient norm is taken (Sect. 4.5 of the paper)."""
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One run in memory."""
+
+    config: RunConfig
+    method: Method
+    policy: Policy
+    reference: Policy | None
+    """The weights the run started from, frozen; None where nothing reads them."""
+    reference_fingerprint: str
+    """sha256 of those weights."""
+    sampler: Sampler
+    reuses_sampler_logprobs: bool
+    """The sampler's log-probabilities equal the policy's up to rounding and serve as the old ones; else recompute."""
+    device: torch.device
+    engine: Engine
+    stream: PromptStream
+    prompt_ids: Mapping[str, tuple[int, ...]]
+    """Token ids of every prompt, by ``prompt_id``."""
+    stop: Mapping[str, tuple[str, ...]]
+    """Stop strings of every task."""
+
+    ledger: TokenLedger
+    method_state: MethodState
+    generator: torch.Generator
+    """Draws minibatches and whatever a method draws; everything sampled from the model has its own seeds."""
+    step: int = 0
+    num_updates: int = 0
+    gradient_norms: list[float] = field(default_factory=list)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the budget is spent."""
+        return not self.ledger.may_start()
+
+    def set_learning_rate(self) -> float:
+        """Put the schedule where the ledger stands; return the factor on the peak rate."""
+        from agpo_bench.training.engine import learning_rate_factor
+
+        factor = learning_rate_factor(self.config, self.ledger.fraction)
+        self.engine.set_learning_rate(factor)
+        return factor
+
+    def note_update(self, gradient_norm: float) -> None:
+        """Count one optimiser update; a norm that is not finite (the engine counts those) stays out of the window."""
+        self.num_updates += 1
+        if math.isfinite(gradient_norm):
+            self.gradient_norms = [*self.gradient_norms, gradient_norm][-GRADIENT_NORM_WINDOW:]
+
+    def tensors(self) -> dict[str, Any]:
+        """What a checkpoint keeps as tensors beside the model directory."""
+        weights = self.policy.state_dict()
+        return {
+            "optimizer": self.engine.state_dict(),
+            "generator": self.generator.get_state(),
+            "value": {name: tensor for name, tensor in weights.items() if name.startswith("value_")},
+        }

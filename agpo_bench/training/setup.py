@@ -1,0 +1,166 @@
+"""From a configuration and a method to a session: model, data, sampler, optimiser, and the state of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from agpo_bench.config import RunConfig
+from agpo_bench.data.benchmarks import load_prompts, load_task, open_source, task_names
+from agpo_bench.ledger import TokenLedger
+from agpo_bench.methods.probe import GroupProbe
+from agpo_bench.records import Prompt
+from agpo_bench.rollout.encoding import PromptEncoder
+from agpo_bench.rollout.torch_sampler import TorchSampler
+from agpo_bench.training import checkpoint as checkpoints
+from agpo_bench.training.engine import Engine
+from agpo_bench.training.model import LoadedModel, load_model
+from agpo_bench.training.policy import Policy
+from agpo_bench.training.prompts import PromptStream
+from agpo_bench.training.session import Session
+
+if TYPE_CHECKING:
+    from agpo_bench.data.sources import DataSource
+    from agpo_bench.methods.method import Method
+
+
+def model_path(model: str) -> str:
+    """The directory or hub id behind a model's name; ``embedded`` and ``smollm2`` stand for models in packages."""
+    if model == "embedded":
+        from agpo_bench.data.embedded import embedded_model_directory
+
+        return str(embedded_model_directory())
+    if model == "smollm2":
+        from agpo_bench.data.smollm2 import smollm2_directory
+
+        return str(smollm2_directory())
+    return model
+
+
+def build_session(config: RunConfig, method: Method) -> Session:
+    """A session at step 0. Everything that can be wrong with config, data, model and method is told here."""
+    check(config, method)
+    prompts, stop = training_prompts(config)
+    torch.manual_seed(config.seed)
+    loaded = load_initial(config)
+    prompt_ids, prompts = encode_prompts(loaded, prompts, config)
+    policy = Policy(loaded, value_head=getattr(method.critic, "trunk", "none"))
+    needs_reference = method.needs.reference or config.track_reference_kl or method.loop == "preference"
+    generator = torch.Generator().manual_seed(config.seed)
+    return Session(
+        config=config,
+        method=method,
+        policy=policy,
+        reference=policy.frozen_copy() if needs_reference else None,
+        reference_fingerprint=loaded.fingerprint,
+        sampler=TorchSampler(loaded, max_rows=config.sampler_rows),
+        # In bfloat16 the two round differently.
+        reuses_sampler_logprobs=config.dtype == "float32",
+        device=loaded.device,
+        engine=Engine(policy, config, critic_learning_rate=config.critic_learning_rate),
+        stream=PromptStream(prompts, seed=config.seed),
+        prompt_ids=prompt_ids,
+        stop=stop,
+        ledger=TokenLedger(config.budget),
+        method_state=method.start(),
+        generator=generator,
+    )
+
+
+def check(config: RunConfig, method: Method) -> None:
+    """Refuse what cannot work together, before anything is loaded."""
+    method.check_run(group_size=config.group_size, updates_per_rollout=config.updates_per_rollout)
+    if isinstance(method.probe, GroupProbe) and method.probe.scope == "prompt" and method.groups.use != "all":
+        raise ValueError(
+            f"{method.name}: probe scope 'prompt' ties controllers to the prompts of the probe, and groups "
+            f"{method.groups.use!r} replaces prompts after it; use scope batch or groups all"
+        )
+    size = method.rollouts_per_prompt(config.group_size)
+    worst = worst_case_tokens(config, method)
+    if config.budget < worst:
+        raise ValueError(
+            f"a budget of {config.budget:,} tokens is below one rollout batch of {method.name}, which may take "
+            f"{worst:,} ({config.prompts_per_batch} prompts, groups of {size}, {config.max_new_tokens} tokens each"
+            f"{', and a probe' if method.needs.probe else ''}); raise the budget or lower prompts_per_batch"
+        )
+
+
+def worst_case_tokens(config: RunConfig, method: Method) -> int:
+    """Tokens of one rollout batch if every response runs to the limit, the probe included."""
+    rollouts: int = method.rollouts_per_prompt(config.group_size) + method.probe_size(config.group_size)
+    return config.prompts_per_batch * rollouts * config.max_new_tokens
+
+
+def device_of(config: RunConfig) -> torch.device:
+    """``auto`` takes a GPU where there is one."""
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for and torch sees no GPU; use device=cpu")
+    return torch.device(config.device)
+
+
+def load_initial(config: RunConfig) -> LoadedModel:
+    """The model a run starts from."""
+    return load_model(model_path(config.model), dtype=config.dtype, revision=config.revision, device=device_of(config))
+
+
+def training_tasks(config: RunConfig, source: DataSource) -> list[str]:
+    """Names of the benchmarks to train on; ``all`` leaves out those without a train split."""
+    if config.tasks != ("all",):
+        return [load_task(name).name for name in config.tasks]
+    if source.kind == "embedded":
+        return list(task_names())
+    return [
+        name
+        for name in task_names()
+        if "train" in (load_task(name).hub.splits if source.kind == "hub" else load_task(name).files)
+    ]
+
+
+def training_prompts(config: RunConfig) -> tuple[list[Prompt], dict[str, tuple[str, ...]]]:
+    """All training problems, and each benchmark's stop strings."""
+    source = open_source(config.data)
+    names = training_tasks(config, source)
+    prompts = [prompt for name in names for prompt in load_prompts(name, split="train", source=source)]
+    return prompts, {name: load_task(name).stop for name in names}
+
+
+def encode_prompts(
+    loaded: LoadedModel, prompts: list[Prompt], config: RunConfig
+) -> tuple[dict[str, tuple[int, ...]], list[Prompt]]:
+    """Token ids by prompt, and the prompts short enough to leave room for an answer."""
+    encoder = PromptEncoder(loaded.tokenizer)
+    ids = {prompt.prompt_id: encoder.encode(prompt.text) for prompt in prompts}
+    kept = [prompt for prompt in prompts if len(ids[prompt.prompt_id]) < config.max_length]
+    if not kept:
+        raise ValueError(f"every training problem fills max_length {config.max_length}; raise it")
+    return ids, kept
+
+
+def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
+    """Put a fresh session where a checkpoint left off, to the bit."""
+    state = checkpoints.read_state(folder)
+    if state.reference_fingerprint != session.reference_fingerprint:
+        raise ValueError(
+            f"{folder}: the run was started from other weights than {session.config.model!r} holds now "
+            f"({state.reference_fingerprint[:12]} against {session.reference_fingerprint[:12]}); its KL would be "
+            "measured against the wrong model"
+        )
+    tensors = checkpoints.read_tensors(folder)
+    saved = load_model(folder / checkpoints.MODEL_DIRECTORY, dtype="float32", device=session.device)
+    weights = {f"model.{name}": parameter for name, parameter in saved.model.named_parameters()}
+    session.policy.load_state_dict({**weights, **tensors["value"]})
+    session.engine.load_state_dict(tensors["optimizer"])
+    session.engine.num_skipped_updates = state.num_skipped_updates
+    session.generator.set_state(tensors["generator"])
+    session.stream.restore(state.prompts)
+    session.ledger = TokenLedger.from_json(state.ledger)
+    session.method_state = session.method.restore(state.method_state)
+    session.step = state.step
+    session.num_updates = state.num_updates
+    session.gradient_norms = list(state.gradient_norms)
+    session.sampler.load_weights(state.weights_version)
+    return state
