@@ -103,7 +103,7 @@ def load_task(name: str) -> TaskSpec:
     """Read one task file; an unknown name or a wrong field is a ``ValueError`` that says so."""
     name = name.removeprefix("agpo_")
     path = paths.definitions("tasks") / f"{name}.yaml"
-    if name.startswith("_") or name == "all" or not path.is_file():
+    if name not in task_names() or not path.is_file():
         raise ValueError(f"no task {name!r}; tasks/ has {', '.join(task_names())}")
     content = _read_yaml(path)
     generation = content["generation_kwargs"]

@@ -97,11 +97,11 @@ def count(doc: Doc, results: Sequence[Sequence[Graded]]) -> dict[str, float]:
     del doc
     first = results[0][0]
     if first["is_error"]:
-        return {"errors": 1.0}
+        return {"failed": 1.0}
     return {
         "score": first["score"],
         "parsed": float(first["answer"] is not None),
-        "errors": 0.0,
+        "failed": 0.0,
         **first["alternatives"],
     }
 
