@@ -71,7 +71,7 @@ class LeanEngine:
     """Static cache, keys stored transposed, each row's token t in slot t whatever its neighbours' lengths."""
 
     admits_while_running = True
-    min_dead_fraction = 0.0
+    min_dead_fraction = 1 / 16
 
     def __init__(self, decoder: LeanDecoder) -> None:
         self._decoder = decoder
@@ -142,7 +142,7 @@ class LeanEngine:
             self._values[layer][rows, :, :width] = value[source]
             key, value = repeat_kv(key, decoder.num_heads), repeat_kv(value, decoder.num_heads)
             # Right padding: no real token sees a padded one, so the causal mask is the only one needed.
-            out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
             return out.transpose(1, 2).reshape(num * width, -1)
 
         assert self._weights is not None
@@ -169,14 +169,13 @@ class LeanEngine:
         hidden_slots = torch.arange(width, device=self._device) > slot_n[:, None]
         bias = torch.zeros(padded, width, dtype=decoder.dtype, device=self._device)
         bias = bias.masked_fill_(hidden_slots, -torch.inf)[:, None, None]
-        scale = decoder.head_dim**-0.5
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._keys[layer], self._values[layer]
             keys[row_n, :, :, slot_n] = key
             values[row_n, :, slot_n] = value
             folded = query.view(padded, decoder.num_kv_heads, -1, decoder.head_dim)
-            weight = torch.matmul(folded * scale, keys[:padded, :, :, :width]).add_(bias).softmax(dim=-1)
+            weight = torch.matmul(folded, keys[:padded, :, :, :width]).add_(bias).softmax(dim=-1)
             return torch.matmul(weight, values[:padded, :, :width]).view(padded, -1)
 
         assert self._weights is not None

@@ -12,7 +12,6 @@ slots, H query heads, K key-value heads, D head size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,7 @@ _MAX_PARAMETERS = 1_000_000_000
 """Above this the products dominate and a second copy of the weights costs more memory than it saves time."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q_NHD, k_NKD, v_NKD) -> attention output, N × (H·D)."""
+"""(layer, q_NHD, k_NKD, v_NKD) -> attention output, N × (H·D). The query comes scaled: q·k goes into the softmax."""
 
 
 class LayerWeights(NamedTuple):
@@ -54,12 +53,18 @@ class Weights(NamedTuple):
     norm: Tensor
 
 
-@dataclass(frozen=True)
 class LeanDecoder:
     """The forward pass of one model."""
 
-    model: Any
-    dtype: torch.dtype = torch.float32
+    def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
+        # Read once: attributes of a library config are slow to look up inside a decoding step.
+        self.model, self.dtype = model, dtype
+        self.num_layers = len(model.model.layers)
+        self.num_heads = int(model.config.num_attention_heads)
+        self.num_kv_heads = int(model.config.num_key_value_heads)
+        self.head_dim = int(model.model.layers[0].self_attn.head_dim)
+        self._eps = float(model.config.rms_norm_eps)
+        self._scale = float(model.model.layers[0].self_attn.scaling)
 
     @staticmethod
     def supports(model: Any) -> bool:
@@ -84,26 +89,6 @@ class LeanDecoder:
             module._forward_hooks or module._forward_pre_hooks for module in model.modules()
         )
 
-    @property
-    def num_layers(self) -> int:
-        """Decoder blocks."""
-        return len(self.model.model.layers)
-
-    @property
-    def num_heads(self) -> int:
-        """Query heads."""
-        return int(self.model.config.num_attention_heads)
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Key-value heads."""
-        return int(self.model.config.num_key_value_heads)
-
-    @property
-    def head_dim(self) -> int:
-        """Size of a head."""
-        return int(self.model.model.layers[0].self_attn.head_dim)
-
     def gather(self) -> Weights:
         """The weights in the order the forward pass wants them, in ``dtype``; gradients flow back to the model's."""
         trunk = self.model.model
@@ -114,13 +99,15 @@ class LeanDecoder:
         attention, mlp = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        # The factor 1/√D goes into what makes the query: its norm if it has one, else its projection.
+        scale = self._scale if q_norm is None else 1.0
         return LayerWeights(
             attention_norm=self._cast(layer.input_layernorm.weight),
-            qkv=self._cast(self._fuse_qkv([projection.weight for projection in projections])),
+            qkv=self._cast(self._fuse_qkv([projection.weight for projection in projections], scale)),
             qkv_bias=None
             if attention.q_proj.bias is None
-            else self._cast(self._fuse_qkv([projection.bias for projection in projections])),
-            q_norm=None if q_norm is None else self._cast(self._pair(q_norm.weight)),
+            else self._cast(self._fuse_qkv([projection.bias for projection in projections], scale)),
+            q_norm=None if q_norm is None else self._cast(self._pair(q_norm.weight) * self._scale),
             k_norm=None if k_norm is None else self._cast(self._pair(k_norm.weight)),
             out=self._cast(attention.o_proj.weight),
             out_bias=self._cast(attention.o_proj.bias),
@@ -136,9 +123,9 @@ class LeanDecoder:
     def _cast(self, weight: Any) -> Any:
         return None if weight is None else weight.to(self.dtype)
 
-    def _fuse_qkv(self, parts: list[Tensor]) -> Tensor:
+    def _fuse_qkv(self, parts: list[Tensor], scale: float) -> Tensor:
         query, key, value = parts
-        return torch.cat((self._pair(torch.cat((query, key))), value))
+        return torch.cat((self._pair(torch.cat((query * scale, key))), value))
 
     def _pair(self, rows: Tensor) -> Tensor:
         """Re-order each head's rows 0 … D-1 to 0, D/2, 1, D/2 + 1, …: the library rotates i with i + D/2."""
@@ -176,7 +163,7 @@ class LeanDecoder:
         return x + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.model.config.rms_norm_eps)
+        return F.rms_norm(x, (x.shape[-1],), weight, self._eps)
 
 
 def _rotate(qk: Tensor, rotation_N: Tensor) -> Tensor:

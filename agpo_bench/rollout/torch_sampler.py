@@ -150,7 +150,7 @@ class _Decoding:
         self._engine, self._jobs = engine, jobs
         self._num_rows, self._num_slots, self._with_entropy = num_rows, num_slots, with_entropy
         self._stops = StopFinder(loaded.tokenizer)
-        self._terminators = np.array(sorted(loaded.terminators), dtype=np.int64)
+        self._terminators = loaded.terminators
         requests = [job.request for job in jobs]
         self._settings_J = row_settings(
             temperatures=[request.temperature for request in requests],
@@ -173,6 +173,9 @@ class _Decoding:
     def run(self) -> None:
         """Decode until every rollout has ended."""
         logits_nV = self._admit(None)
+        assert logits_nV is not None
+        self._is_terminator_V = np.zeros(logits_nV.shape[1], dtype=bool)
+        self._is_terminator_V[[token for token in self._terminators if token < logits_nV.shape[1]]] = True
         while logits_nV is not None:
             choice = choose(logits_nV, self._settings_n, self._position_n, with_entropy=self._with_entropy)
             self._record(choice.token_B, choice.logprob_B, choice.entropy_B)
@@ -190,7 +193,7 @@ class _Decoding:
         self._history.append((jobs, *host))
         self._position_n = self._position_n + 1
         tokens = token_n.cpu().numpy()
-        is_over = np.isin(tokens, self._terminators) & live
+        is_over = self._is_terminator_V[tokens] & live
         if self._spelt:
             for row in np.nonzero(live & ~is_over)[0]:
                 is_over[row] = self._has_stopped(int(self._job_n[row]), int(tokens[row]))
