@@ -1,4 +1,4 @@
-"""English problems with a free answer: word problems (``####``), mathematics (``\\boxed``), physics with units."""
+r"""English problems with a free answer: word problems (``####``), mathematics (``\boxed``), physics with units."""
 
 from __future__ import annotations
 
