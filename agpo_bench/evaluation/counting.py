@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from math import fsum, sqrt
-from statistics import fmean, variance
+from math import fsum
+from statistics import fmean
 
+from agpo_bench.data.benchmarks import grader_for, load_task
+from agpo_bench.evaluation.estimators import clustered_standard_error, majority_at_k, pass_at_k
 from agpo_bench.evaluation.results import EvalResult, Sample
+from agpo_bench.records import Verdict
 
 WITHOUT_LEAKED = "without_leaked"
-SINGLE_ANSWER = "single_answer"
+"""Alternative score over the items that no few-shot example gave away."""
 
 
-def summarise(samples: Sequence[Sample], *, blank: EvalResult) -> EvalResult:
+def summarise(samples: Sequence[Sample], *, blank: EvalResult, ks: Sequence[int] = ()) -> EvalResult:
     """Fill in what the samples say. Means are over items; an item whose response could not be graded is left out."""
     by_item: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -31,7 +34,7 @@ def summarise(samples: Sequence[Sample], *, blank: EvalResult) -> EvalResult:
             "num_items": len(greedy),
             "accuracy": fmean(scores) if scores else None,
             "score_sum": fsum(scores),
-            "stderr": sqrt(variance(scores) / len(scores)) if len(scores) > 1 else None,
+            "stderr": clustered_standard_error([[score] for score in scores]),
             "parse_rate": fmean(sample.answer is not None for sample in graded) if graded else None,
             "truncation_rate": fmean(sample.is_truncated for sample in greedy) if greedy else 0.0,
             "error_count": errors,
@@ -41,7 +44,7 @@ def summarise(samples: Sequence[Sample], *, blank: EvalResult) -> EvalResult:
             "num_leaked": sum(sample.is_leaked for sample in greedy),
             "tokens_eval": sum(sample.num_tokens for sample in samples),
             "is_complete": errors == 0,
-            **_votes(sampled, blank),
+            **_votes([draws[1:] for draws in by_item.values()], blank.task, ks),
         }
     )
 
@@ -58,5 +61,27 @@ def _alternatives(graded: Iterable[Sample]) -> Mapping[str, list[float]]:
     return {name: scores for name, scores in sorted(values.items()) if scores}
 
 
-def _votes(sampled: Sequence[Sequence[Sample]], blank: EvalResult) -> dict[str, Mapping[int, float]]:
-    return {}
+def _votes(sampled: Sequence[Sequence[Sample]], task: str, ks: Iterable[int]) -> dict[str, Mapping[int, float]]:
+    """Maj@k and pass@k over the sampled draws of each item; an item with a failed draw has neither."""
+    grader = grader_for(task)
+    maj: dict[int, float] = {}
+    pass_at: dict[int, float] = {}
+    for k in sorted(ks):
+        votes = [majority_at_k([_verdict(draw) for draw in draws], grader.are_equivalent, k=k) for draws in sampled]
+        right = [
+            pass_at_k(len(draws), sum(draw.score >= 1 for draw in draws), k)
+            for draws in sampled
+            if not any(draw.is_error for draw in draws)
+        ]
+        known_votes = [vote for vote in votes if vote is not None]
+        known_right = [share for share in right if share is not None]
+        # Two programs are never known to be one answer: they have no vote.
+        if known_votes and load_task(task).grader.kind != "program":
+            maj[k] = fmean(known_votes)
+        if known_right:
+            pass_at[k] = fmean(known_right)
+    return {"maj": maj, "pass_at": pass_at}
+
+
+def _verdict(sample: Sample) -> Verdict:
+    return Verdict(score=sample.score, answer=sample.answer, reason=sample.reason, is_error=sample.is_error)

@@ -161,7 +161,7 @@ def _evaluate_task(
         progress=None if progress is None else lambda task, done, total: progress(label, task, done, total),
     )
     answered = task.ask(lm)
-    result = summarise(answered.samples, blank=blank)
+    result = summarise(answered.samples, blank=blank, ks=options.maj)
     assert result.accuracy is None or answered.score is None or abs(result.accuracy - answered.score) < 1e-9
     write_samples(samples, list(answered.samples))
     write_result(results, result)
@@ -174,11 +174,9 @@ def _decoding(name: str, options: EvalOptions) -> Decoding:
 
     spec = load_task(name)
     default = EMBEDDED_MAX_NEW_TOKENS if options.source == "embedded" else spec.max_new_tokens
-    # A program is no vote: two programs are never known to be one answer.
-    num_draws = max(options.maj, default=0) if spec.grader.kind != "program" else 0
     return Decoding(
         max_new_tokens=options.max_new_tokens or default,
-        num_draws=num_draws,
+        num_draws=max(options.maj, default=0),
         temperature=options.temperature,
         top_p=options.top_p,
         seed=options.seed,
@@ -213,7 +211,7 @@ def _blank_result(
         parse_rate=None,
         truncation_rate=0.0,
         error_count=0,
-        maj=dict.fromkeys(options.maj if decoding.num_draws else (), 0.0),
+        ks=tuple(sorted(options.maj)),
         tokens_eval=0,
         grading_mode=options.grading,
         protocol_version=PROTOCOL_VERSION,

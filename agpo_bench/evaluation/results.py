@@ -79,12 +79,14 @@ class EvalResult(BaseModel):
     """Share of all items whose greedy response ran into the length limit."""
     error_count: int
     """Items whose greedy response could not be graded by no fault of the model, plus such sampled draws."""
+    ks: tuple[int, ...] = ()
+    """The k of Maj@k and pass@k that were asked for."""
     maj: Mapping[int, float] = Field(default_factory=dict)
-    """Maj@k over the sampled draws, the greedy one left out; unbiased from all draws when more than k were made."""
+    """Unbiased Maj@k over the sampled draws, the greedy one left out. Programs have no vote and so none of it."""
     avg_sampled: float | None = None
     """Mean score over the sampled draws."""
     pass_at: Mapping[int, float] = Field(default_factory=dict)
-    """Unbiased pass@k over the sampled draws, for the same k."""
+    """Unbiased pass@k over the sampled draws; right means a score of 1."""
     alternatives: Mapping[str, float] = Field(default_factory=dict)
     """Mean greedy score by other named rules, or on a named part of the items."""
     alternative_counts: Mapping[str, int] = Field(default_factory=dict)
@@ -147,7 +149,7 @@ class EvalResult(BaseModel):
             self.data_checksum,
             str(self.limit),
             str(self.num_draws),
-            ",".join(str(k) for k in sorted(self.maj)),
+            ",".join(map(str, self.ks)),
         )
 
 
