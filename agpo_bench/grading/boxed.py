@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 
-_BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*\{|\\[^A-Za-z]|[{}]", re.DOTALL)
-_UNBRACED_BOX = re.compile(r"\\boxed[ ~]+([^\s{}$\\][^{}$\n]*)(?=\$|$)")
+_UNBRACED_BOX = re.compile(r"\\boxed[ ~]{1,4}(-?[0-9][0-9.,]{0,40})(?=\$|\Z)")
 _SENTENCE = re.compile(r"final\s+answer\s+is\s*:?", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"\.?\s*I\s+hope\s+it\s+is\s+correct", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"I\s+hope\s+it\s+is\s+correct", re.IGNORECASE)
 _CLOSE_THINK = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _OPEN_THINK = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 _MATH_WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-_TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|operatorname)\s*\{[^{}]*\}")
+_TEXT_GROUP = re.compile(r"\\(?:begin|end|text|textbf|textit|textrm|mbox|mathrm|mathbf|operatorname)\s*\{[^{}]*\}")
 _MAX_ANSWER_ONLY_CHARS = 400
 """A response longer than this is a derivation, not an answer; the longest gold of the nine sets has under 200."""
 
@@ -35,30 +34,19 @@ def without_thinking(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last balanced ``\boxed{…}`` (or ``\fbox{…}``), braces counted, ``\{`` and ``\}`` not.
+    r"""Content of the last balanced box as ``extraction.last_boxed`` finds it, or of a later ``\boxed 7$`` without braces.
 
-    ``\boxed 7$`` without braces, as in some reference solutions, is read up to the dollar sign. None if there is none.
+    The second form is TeX for a box of one token, here a numeral; reference solutions of MATH use it.
     """
-    open_groups: list[tuple[bool, int]] = []
-    last: tuple[int, int] | None = None
-    for match in _BOX_OR_BRACE.finditer(text):
-        token = match.group()
-        if token == "}":
-            if open_groups:
-                is_box, start = open_groups.pop()
-                # A box inside a box is taken for the inner one only if it starts later: `rfind` semantics.
-                if is_box and (last is None or start > last[0]):
-                    last = (start, match.start())
-        elif token == "{":
-            open_groups.append((False, match.end()))
-        elif len(token) > 2:
-            open_groups.append((True, match.end()))
-    unbraced: re.Match[str] | None = None
-    for unbraced in _UNBRACED_BOX.finditer(text):
-        pass
-    if unbraced is not None and (last is None or unbraced.start() > last[0]):
+    from agpo_bench.grading.extraction import find_boxes
+
+    boxes = [box for box in find_boxes(text) if box[2].strip()]
+    unbraced = None
+    for match in _UNBRACED_BOX.finditer(text):
+        unbraced = match
+    if unbraced is not None and (not boxes or unbraced.start() > boxes[-1][0]):
         return unbraced.group(1).strip()
-    return None if last is None else text[last[0] : last[1]].strip()
+    return boxes[-1][2].strip() if boxes else None
 
 
 def final_answer_sentence(text: str) -> str | None:
@@ -97,9 +85,9 @@ def unwrap_math(text: str) -> str:
 
 
 def answer_only(text: str) -> str | None:
-    """The whole response, if it is nothing but an answer: short, one paragraph, not a sentence.
+    r"""The whole response, if it is nothing but an answer: short, one paragraph, not a sentence.
 
-    Whoever answers ``42`` or ``$\\frac{1}{2}$`` and nothing more has answered; prose without a box has not.
+    Whoever answers ``42`` or ``$\frac{1}{2}$`` and nothing more has answered; prose without a box has not.
     """
     text = text.strip()
     if not text or len(text) > _MAX_ANSWER_ONLY_CHARS or "\n\n" in text:
