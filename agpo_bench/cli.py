@@ -94,6 +94,14 @@ def evaluate(
     temperature: Annotated[float, typer.Option(help="Sampling temperature of the Maj@k draws.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Nucleus mass of the Maj@k draws.")] = 0.95,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N items of each benchmark.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the Maj@k draws.")] = 0,
+    grading: Annotated[str, typer.Option(help="official, or a published rule with its defects: deepseek, lm_eval.")] = (
+        "official"
+    ),
+    few_shot: Annotated[int, typer.Option(min=0, help="Solved examples before each question.")] = 0,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a response; default: as trained, else as the task says.")
+    ] = None,
 ) -> None:
     """Evaluate trained runs and always the initial model; resumes where it stopped."""
     from agpo_bench.commands.evaluate import EvalArguments, run_eval
@@ -109,6 +117,10 @@ def evaluate(
             temperature=temperature,
             top_p=top_p,
             limit=limit,
+            seed=seed,
+            grading=grading,
+            num_few_shot=few_shot,
+            max_new_tokens=max_new_tokens,
         )
     )
 

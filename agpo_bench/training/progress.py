@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -39,13 +38,12 @@ class ProgressBar:
         self._progress = Progress(*columns, console=self._console, disable=not self._is_live)
         self._task: TaskID = self._progress.add_task(label, total=budget, completed=used, figures="")
 
-    def __enter__(self) -> ProgressBar:
+    def start(self) -> None:
+        """Begin to draw."""
         self._progress.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Leave the bar as it is and release the terminal."""
         self._progress.stop()
 
     def show(self, *, used: int, metrics: Mapping[str, object]) -> None:

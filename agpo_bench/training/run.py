@@ -42,6 +42,7 @@ class RunOutcome:
     overshoot: int
 
 
+OnStart = Callable[[Session], None]
 OnStep = Callable[[Session, StepRecord], None]
 
 
@@ -52,16 +53,27 @@ def run_fingerprint(config: RunConfig, method: Method) -> str:
 
 
 def train(
-    config: RunConfig, method: Method, *, directory: Path, resume: bool = False, on_step: OnStep | None = None
+    config: RunConfig,
+    method: Method,
+    *,
+    directory: Path,
+    resume: bool = False,
+    on_start: OnStart | None = None,
+    on_step: OnStep | None = None,
 ) -> RunOutcome:
     """Train until the budget is spent or a signal asks to stop; leaves a checkpoint in either case."""
     check(config, method)
-    folder = _prepare_directory(directory, config, method, resume=resume)
+    _check_directory(directory, config, method, resume=resume)
+    folder = checkpoints.newest_checkpoint(directory)
     if folder is not None and (state := checkpoints.read_state(folder)).is_finished:
         return _outcome(directory, state, was_skipped=True)
     session = build_session(config, method)
+    write_whole(directory / paths.RECIPE_FILE, _yaml(method.model_dump(mode="json")))
+    write_whole(directory / paths.CONFIG_FILE, _yaml(config.model_dump(mode="json")))
     _cut_files(directory, restore(session, folder) if folder is not None else None)
     take_step = _loop(session)
+    if on_start is not None:
+        on_start(session)
     with _stop_requests() as is_stopped:
         while not session.is_finished and not is_stopped():
             result = take_step()
@@ -85,18 +97,15 @@ def _loop(session: Session) -> Callable[[], StepResult]:
     return OnlineLoop(session).step
 
 
-def _prepare_directory(directory: Path, config: RunConfig, method: Method, *, resume: bool) -> Path | None:
-    """Write or compare config and recipe; return the checkpoint to resume from."""
+def _check_directory(directory: Path, config: RunConfig, method: Method, *, resume: bool) -> None:
+    """Refuse to mix two runs in one folder."""
     config_file, recipe_file = directory / paths.CONFIG_FILE, directory / paths.RECIPE_FILE
-    if config_file.exists():
-        if not resume:
-            raise ValueError(f"{directory} already holds a run; add --resume to continue it, or choose another --out")
-        _refuse_difference(config_file, config.model_dump(mode="json"), ignored={"num_threads", "device"})
-        _refuse_difference(recipe_file, method.model_dump(mode="json"), ignored=set())
-    else:
-        write_whole(recipe_file, _yaml(method.model_dump(mode="json")))
-        write_whole(config_file, _yaml(config.model_dump(mode="json")))
-    return checkpoints.newest_checkpoint(directory)
+    if not config_file.exists():
+        return
+    if not resume:
+        raise ValueError(f"{directory} already holds a run; add --resume to continue it, or choose another --out")
+    _refuse_difference(config_file, config.model_dump(mode="json"), ignored={"num_threads", "device"})
+    _refuse_difference(recipe_file, method.model_dump(mode="json"), ignored=set())
 
 
 def _refuse_difference(file: Path, wanted: Mapping[str, Any], *, ignored: set[str]) -> None:

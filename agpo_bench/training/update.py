@@ -38,7 +38,8 @@ class RunningCorrelation:
         # Below this share of the raw moment the variance is rounding residue of a constant.
         if variance_x <= 1e-14 * xx or variance_y <= 1e-14 * yy:
             return None
-        return max(-1.0, min(1.0, (xy - mean_x * mean_y) / math.sqrt(variance_x * variance_y)))
+        value: float = (xy - mean_x * mean_y) / math.sqrt(variance_x * variance_y)
+        return max(-1.0, min(1.0, value))
 
 
 @dataclass(kw_only=True)

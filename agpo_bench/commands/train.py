@@ -1,0 +1,245 @@
+"""``agpo-bench train``: one run a method and seed, one after another or several at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from agpo_bench import paths
+from agpo_bench.config import PRESETS, RunConfig, load_config
+from agpo_bench.threads import limit_threads
+
+if TYPE_CHECKING:
+    from agpo_bench.methods.method import Method
+    from agpo_bench.training.run import RunOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArguments:
+    """The options of the command, as given."""
+
+    method: str
+    preset: str
+    fields: Mapping[str, Any]
+    """Config fields with an option of their own; None where the option was not given."""
+    seed: int | None
+    seeds: str | None
+    out: Path
+    resume: bool
+    changes: tuple[str, ...]
+    jobs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One run before it starts."""
+
+    config: RunConfig
+    method: Method
+    selector: str
+    """What ``--method`` called it."""
+    directory: Path
+
+    @property
+    def label(self) -> str:
+        """Method and seed."""
+        return f"{self.method.name} seed {self.config.seed}"
+
+    @property
+    def replays(self) -> bool:
+        """Whether the method reads the log of another run."""
+        return any(getattr(part, "path", None) is not None for part in self.method.parts.values())
+
+
+def print_presets() -> None:
+    """What each preset sets."""
+    console = Console()
+    for name, fields in PRESETS.items():
+        console.print(f"[bold]{name}[/bold]: " + ", ".join(f"{key}={value}" for key, value in fields.items()))
+
+
+def run_train(arguments: TrainArguments) -> None:
+    """Plan the runs, refuse what cannot work before the first one starts, and train."""
+    config_changes, recipe_changes = split_changes(arguments.changes)
+    fields = {name: value for name, value in arguments.fields.items() if value is not None} | config_changes
+    seeds = chosen_seeds(arguments, fields)
+    configs = [load_config(arguments.preset, **(fields | {"seed": seed})) for seed in seeds]
+    limit_threads(configs[0].num_threads if arguments.jobs == 1 else 1)
+    runs = plan(arguments, configs, recipe_changes)
+    if arguments.jobs > 1 and len(runs) > 1:
+        _train_in_processes(arguments, runs)
+        return
+    for run in runs:
+        outcome = train_one(run, resume=arguments.resume)
+        if not outcome.is_finished:
+            typer.echo(f"stopped; to continue: {resume_command(sys.argv)}", err=True)
+            raise typer.Exit(130)
+
+
+def split_changes(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``--set`` values: ``slot.field=value`` for the recipe, a config field's name for the config."""
+    config: dict[str, Any] = {}
+    recipe: dict[str, Any] = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set {change!r} is not of the form name=value")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"--set {name}: {text!r} cannot be read as a value") from None
+        if name in RunConfig.model_fields:
+            config[name] = value
+        elif "." in name:
+            recipe[name] = value
+        else:
+            raise ValueError(
+                f"no config field {name!r}; the fields are {', '.join(RunConfig.model_fields)}; "
+                "a recipe's are written slot.field"
+            )
+    return config, recipe
+
+
+def chosen_seeds(arguments: TrainArguments, fields: Mapping[str, Any]) -> list[int]:
+    """``--seeds``, else ``--seed``, else the config's."""
+    if arguments.seeds is None:
+        seed = (
+            arguments.seed if arguments.seed is not None else fields.get("seed", RunConfig.model_fields["seed"].default)
+        )
+        return [int(seed)]
+    if arguments.seed is not None:
+        raise ValueError("--seed and --seeds were both given; use one")
+    try:
+        seeds = [int(part) for part in arguments.seeds.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds {arguments.seeds!r}: write whole numbers separated by commas") from None
+    return list(dict.fromkeys(seeds))
+
+
+def plan(
+    arguments: TrainArguments, configs: Sequence[RunConfig], recipe_changes: Mapping[str, Any]
+) -> list[PlannedRun]:
+    """Every run of the command, checked; those that replay another run's log come last."""
+    from agpo_bench.methods.recipe import load_method, method_names
+    from agpo_bench.training.setup import check
+
+    selectors = method_names() if arguments.method == "all" else [part.strip() for part in arguments.method.split(",")]
+    runs = []
+    for selector in dict.fromkeys(selectors):
+        method = load_method(selector, recipe_changes)
+        if "group_size" in _explicit(arguments) and method.group_size not in (None, configs[0].group_size):
+            raise ValueError(
+                f"{method.name}: its recipe fixes group_size {method.group_size}, so --set group_size would do nothing"
+            )
+        for config in configs:
+            check(config, method)
+            filled = method.with_logs(out=arguments.out, seed=config.seed)
+            directory = paths.run_directory(arguments.out, method=method.name, seed=config.seed)
+            runs.append(PlannedRun(config=config, method=filled, selector=selector, directory=directory))
+    runs.sort(key=lambda run: run.replays)
+    if not arguments.resume:
+        for run in runs:
+            if (run.directory / paths.CONFIG_FILE).exists():
+                raise ValueError(
+                    f"{run.directory} already holds a run; add --resume to continue it, or choose another --out"
+                )
+    return runs
+
+
+def _explicit(arguments: TrainArguments) -> set[str]:
+    return {change.partition("=")[0] for change in arguments.changes}
+
+
+def train_one(run: PlannedRun, *, resume: bool) -> RunOutcome:
+    """Train one run behind a progress bar and say how it ended."""
+    from agpo_bench.training.metrics import StepRecord
+    from agpo_bench.training.progress import ProgressBar
+    from agpo_bench.training.run import train
+    from agpo_bench.training.session import Session
+
+    started = time.perf_counter()
+    bar: ProgressBar | None = None
+
+    def on_start(session: Session) -> None:
+        nonlocal bar
+        bar = ProgressBar(run.label, budget=session.ledger.budget, used=session.ledger.used)
+        bar.start()
+
+    def on_step(session: Session, record: StepRecord) -> None:
+        assert bar is not None
+        bar.show(used=session.ledger.used, metrics=record.values)
+
+    try:
+        outcome = train(
+            run.config, run.method, directory=run.directory, resume=resume, on_start=on_start, on_step=on_step
+        )
+    finally:
+        if bar is not None:
+            bar.stop()
+    if outcome.was_skipped:
+        typer.echo(f"{run.label}: finished before ({outcome.tokens_used:,} tokens); nothing to do")
+    elif outcome.is_finished:
+        typer.echo(
+            f"{run.label}: {outcome.tokens_used:,} tokens in {outcome.num_steps} steps, {outcome.overshoot:,} over the "
+            f"budget of {run.config.budget:,}, {time.perf_counter() - started:.0f} s -> {run.directory}"
+        )
+    else:
+        typer.echo(f"{run.label}: checkpoint after {outcome.num_steps} steps, {outcome.tokens_used:,} tokens")
+    return outcome
+
+
+def resume_command(argv: Sequence[str]) -> str:
+    """The command line that was typed, with ``--resume``."""
+    words = ["agpo-bench", *(word for word in argv[1:] if word != "--resume"), "--resume"]
+    return " ".join(f"'{word}'" if " " in word else word for word in words)
+
+
+def _train_in_processes(arguments: TrainArguments, runs: Sequence[PlannedRun]) -> None:
+    """At most ``jobs`` processes of one run and one thread each. Runs that replay a log wait for all others."""
+    failed: list[str] = []
+    for group in ([run for run in runs if not run.replays], [run for run in runs if run.replays]):
+        waiting, running = list(group), list[tuple[PlannedRun, "subprocess.Popen[bytes]"]]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < arguments.jobs:
+                    run = waiting.pop(0)
+                    running.append((run, subprocess.Popen(_command(arguments, run), env=dict(os.environ))))
+                time.sleep(0.05)
+                for run, process in list(running):
+                    if process.poll() is not None:
+                        running.remove((run, process))
+                        if process.returncode:
+                            failed.append(run.label)
+        except BaseException:
+            # Children stop after their step and leave a checkpoint.
+            for _, process in running:
+                process.terminate()
+            for _, process in running:
+                process.wait()
+            typer.echo(f"stopped; to continue: {resume_command(sys.argv)}", err=True)
+            raise
+    if failed:
+        typer.echo(f"not finished: {', '.join(failed)}; to continue: {resume_command(sys.argv)}", err=True)
+        raise typer.Exit(1)
+
+
+def _command(arguments: TrainArguments, run: PlannedRun) -> list[str]:
+    words = [sys.executable, "-m", "agpo_bench", "train", "--method", run.selector, "--preset", arguments.preset]
+    words += ["--seed", str(run.config.seed), "--out", str(arguments.out)]
+    for name, value in arguments.fields.items():
+        if value is not None:
+            words += [f"--{name}", str(value)]
+    for change in arguments.changes:
+        if not change.startswith("seed="):
+            words += ["--set", change]
+    return [*words, *(["--resume"] if arguments.resume else [])]

@@ -1,0 +1,125 @@
+"""The command line: quick to answer, and one sentence for bad input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agpo_bench.commands.train import resume_command, split_changes
+
+
+def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agpo_bench", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def refused(*words: str, cwd: Path | None = None) -> str:
+    """The one line on stderr of a command that refuses its input."""
+    result = run(*words, cwd=cwd)
+    assert result.returncode == 2, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+HEAVY = ("torch", "transformers", "numpy", "pandas", "matplotlib", "lm_eval", "scipy", "datasets")
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["eval", "--help"], ["report", "--help"], ["--version"]]
+)
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom agpo_bench.cli import app\n"
+        f"try:\n    app({words!r})\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout
+    assert result.stderr.strip() == "[]"
+
+
+def test_the_version_is_printed() -> None:
+    import agpo_bench
+
+    assert run("--version").stdout.strip() == f"agpo-bench {agpo_bench.__version__}"
+
+
+def test_every_command_has_help() -> None:
+    listed = run("--help").stdout
+    for command in ("train", "eval", "report", "methods", "tasks", "warm-start"):
+        assert command in listed
+        assert run(command, "--help").returncode == 0
+
+
+def test_an_unknown_method_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    line = refused("train", "--method", "agppo", "--out", str(tmp_path))
+    assert "'agppo'" in line and "grpo" in line
+
+
+def test_an_unknown_recipe_field_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    line = refused("train", "--method", "grpo", "--set", "clip.widht=0.3", "--out", str(tmp_path))
+    assert "'widht'" in line and "high" in line
+
+
+def test_an_unknown_config_field_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    line = refused("train", "--method", "grpo", "--set", "learning_rte=0.3", "--out", str(tmp_path))
+    assert "'learning_rte'" in line and "learning_rate" in line
+
+
+def test_a_budget_below_one_batch_is_refused_with_the_size_of_a_batch(tmp_path: Path) -> None:
+    line = refused("train", "--method", "grpo", "--budget", "1k", "--out", str(tmp_path))
+    assert "1,000" in line and "10,240" in line  # 32 prompts x 8 rollouts x 40 tokens
+
+
+def test_an_adaptive_clip_with_one_update_is_refused(tmp_path: Path) -> None:
+    words = ("--set", "epochs_per_batch=1", "--set", "minibatches_per_epoch=1", "--out", str(tmp_path))
+    line = refused("train", "--method", "agpo_no_ats", *words)
+    assert "agpo_no_ats" in line and "1 update" in line
+
+
+def test_a_missing_model_directory_is_named(tmp_path: Path) -> None:
+    line = refused("train", "--method", "grpo", "--model", "./nowhere", "--out", str(tmp_path))
+    assert "./nowhere" in line
+
+
+def test_a_group_size_that_the_recipe_fixes_cannot_be_set_without_effect(tmp_path: Path) -> None:
+    line = refused("train", "--method", "grpo_g16", "--set", "group_size=4", "--out", str(tmp_path))
+    assert "group_size 16" in line
+
+
+def test_both_kinds_of_seeds_at_once_are_refused(tmp_path: Path) -> None:
+    assert "--seeds" in refused("train", "--seed", "1", "--seeds", "1,2", "--out", str(tmp_path))
+
+
+def test_an_empty_folder_has_nothing_to_evaluate_or_report(tmp_path: Path) -> None:
+    assert str(tmp_path) in refused("eval", "--out", str(tmp_path))
+    assert str(tmp_path) in refused("report", "--runs", str(tmp_path))
+
+
+def test_set_goes_to_the_config_or_to_the_recipe_by_its_name() -> None:
+    config, recipe = split_changes(["group_size=4", "clip.high=0.3", "learning_rate=1e-5", "probe.signals_mask='0111'"])
+    assert config == {"group_size": 4, "learning_rate": "1e-5"}
+    assert recipe == {"clip.high": 0.3, "probe.signals_mask": "0111"}
+
+
+def test_a_set_without_a_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="name=value"):
+        split_changes(["group_size"])
+
+
+def test_the_resume_command_is_the_typed_one_with_resume() -> None:
+    assert resume_command(["x", "train", "--method", "agpo"]) == "agpo-bench train --method agpo --resume"
+    assert resume_command(["x", "train", "--resume", "--set", "a.b=c d"]) == "agpo-bench train --set 'a.b=c d' --resume"
+
+
+def test_methods_and_tasks_are_listed() -> None:
+    assert "agpo_no_ats" in run("methods").stdout
+    assert "Eq. 4" in run("methods", "agpo").stdout
+    difference = run("methods", "--diff", "agpo", "agpo_no_ats").stdout
+    assert "temperature" in difference and "clip" not in difference
+    assert "gaokao_cloze" in run("tasks").stdout
