@@ -29,7 +29,7 @@ class PreferenceOutput:
 
     loss: Tensor
     sums: dict[str, float]
-    """``dpo/margin``, ``dpo/accuracy``, ``dpo/loss``: numerators over pairs."""
+    """``pairs/margin``, ``pairs/accuracy``, ``loss/policy``: numerators over pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +97,9 @@ class Dpo(PreferencePart):
         loss_N = -(1 - self.label_smoothing) * logsigmoid(margin_N) - self.label_smoothing * logsigmoid(-margin_N)
         detached_N = margin_N.detach()
         sums = {
-            "dpo/loss": float(loss_N.detach().sum()),
-            "dpo/margin": float(detached_N.sum()),
-            "dpo/accuracy": float(torch.sum(detached_N > 0)),
+            "loss/policy": float(loss_N.detach().sum()),
+            "pairs/margin": float(detached_N.sum()),
+            "pairs/accuracy": float(torch.sum(detached_N > 0)),
         }
         return PreferenceOutput(loss=loss_N.sum() / max(1, num_pairs), sums=sums)
 
