@@ -22,7 +22,7 @@ _PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _SENTENCE = re.compile(r"final answer is \$(.{0,4000}?)\$\. I hope")
 _CHOICE = re.compile(r"the final answer is \(?([abcd])\)?", re.IGNORECASE)
 _OCW = re.compile(r"final answer:\s?the final answer is(.*)\. I hope it is correct\.", re.IGNORECASE)
-_SYMPY_CANNOT_READ = re.compile(r"\$|\\left|\\mathrm|\\text|\{,\}|[^\x00-\x7f]")
+_SYMPY_CANNOT_READ = re.compile(r"\$|\\left.*,|\\mathrm|\\text|\{,\}|[^\x00-\x7f]")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _TOLERANCE = 1e-3
 _CJK = re.compile("[\u4e00-\u9fff]")
@@ -173,7 +173,8 @@ def _extract(response: str) -> str | None:
 
 
 def _strip_string(text: str) -> str:
-    text = text.strip().rstrip(".").replace("\\$", "").replace("$", "")
+    text = text.strip().rstrip(".").replace("\\$", "").replace("$", "").replace(",\\!", "")
+    text = re.sub(r"\\mathrm\{([a-z])\}", r"\1", text)
     text = hendrycks.normalize(text) or text
     text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\(begin|end)\{[pbBvV]?matrix\}", r"\\\1{pmatrix}", text)

@@ -116,9 +116,9 @@ def minerva_math(response: str, reference: Reference) -> Outcome:
 
 
 _UNREADABLE = re.compile(
-    r"inty|\\infty|%|\\le|\{\{\}|\{\\\}|[<>:]"  # what the normaliser leaves of infinity, \left, \frac9{5}; percent signs
-    r"|^\.|^0[0-9]"  # no leading digit, or a leading zero (the comma of "0,1" is gone)
-    r"|^\\begin(?!.*\\-)"  # a matrix, but where a row break and a minus have merged
+    r"inty|\\infty|%|\\le|\{\{\}|\{\\\}|[<>]"  # what the normaliser leaves of infinity, \left and \frac9{5}; percent
+    r"|^\.|(?:^|:)0[0-9]"  # no leading digit, or a leading zero (the comma of "0,1" is gone)
+    r"|^\\begin.*(?:&|\\[0-9]|\\\\)"  # a matrix; with every row break merged into a minus it is read
     r"|^(?:\\\{|[(\[])[^()\[\]]*(?:,(?![0-9]{3})|\()"  # a tuple, an interval, a set
 )
 
