@@ -64,7 +64,7 @@ class Engine(Protocol):
 
 def make_engine(model: Any, dtype: torch.dtype) -> Engine:
     """The lean engine where it reproduces the model, the library's forward otherwise."""
-    return LeanEngine(LeanDecoder(model, dtype)) if LeanDecoder.supports(model) else LibraryEngine(model)
+    return LeanEngine(model, dtype) if LeanDecoder.supports(model) else LibraryEngine(model)
 
 
 class LeanEngine:
@@ -73,10 +73,10 @@ class LeanEngine:
     admits_while_running = True
     min_dead_fraction = 1 / 16
 
-    def __init__(self, decoder: LeanDecoder) -> None:
-        self._decoder = decoder
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        self._decoder = LeanDecoder(model.model, dtype)
         self._weights: Weights | None = None
-        self._head: Any = decoder.model.lm_head
+        self._head: Any = model.lm_head
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._length = np.zeros(0, dtype=np.int64)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 _FAMILY = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"})
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
@@ -56,15 +57,17 @@ class Weights(NamedTuple):
 class LeanDecoder:
     """The forward pass of one model."""
 
-    def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, trunk: Any, dtype: torch.dtype = torch.float32) -> None:
+        """``trunk`` is ``model.model`` of a model that ``supports`` accepts."""
+        self.trunk, self.dtype = trunk, dtype
         # Read once: attributes of a library config are slow to look up inside a decoding step.
-        self.model, self.dtype = model, dtype
-        self.num_layers = len(model.model.layers)
-        self.num_heads = int(model.config.num_attention_heads)
-        self.num_kv_heads = int(model.config.num_key_value_heads)
-        self.head_dim = int(model.model.layers[0].self_attn.head_dim)
-        self._eps = float(model.config.rms_norm_eps)
-        self._scale = float(model.model.layers[0].self_attn.scaling)
+        self.num_layers = len(trunk.layers)
+        self.num_heads = int(trunk.config.num_attention_heads)
+        self.num_kv_heads = int(trunk.config.num_key_value_heads)
+        self.head_dim = int(trunk.layers[0].self_attn.head_dim)
+        self._padding_id = trunk.embed_tokens.padding_idx
+        self._eps = float(trunk.config.rms_norm_eps)
+        self._scale = float(trunk.layers[0].self_attn.scaling)
 
     @staticmethod
     def supports(model: Any) -> bool:
@@ -91,7 +94,7 @@ class LeanDecoder:
 
     def gather(self) -> Weights:
         """The weights in the order the forward pass wants them, in ``dtype``; gradients flow back to the model's."""
-        trunk = self.model.model
+        trunk = self.trunk
         embedding = trunk.embed_tokens.weight.to(self.dtype)
         return Weights(embedding, [self._layer(layer) for layer in trunk.layers], trunk.norm.weight.to(self.dtype))
 
@@ -135,17 +138,26 @@ class LeanDecoder:
 
     def rotations(self, length: int) -> Tensor:
         """Complex cos + i·sin for positions 0 … length - 1, times the rotary type's scale: length × 1 × D/2."""
-        device = self.model.model.embed_tokens.weight.device
+        device = self.trunk.embed_tokens.weight.device
         positions = torch.arange(length, device=device)[None]
-        cos, sin = self.model.model.rotary_emb(torch.zeros(1, device=device), positions)
+        cos, sin = self.trunk.rotary_emb(torch.zeros(1, device=device), positions)
         half = self.head_dim // 2
         return torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float())[:, None]
 
-    def forward(self, weights: Weights, token_N: Tensor, rotation_N: Tensor, attend: Attend) -> Tensor:
-        """Final hidden states (after the last norm) of N tokens; ``attend`` says which token sees which."""
-        x = F.embedding(token_N, weights.embedding)
+    def forward(
+        self, weights: Weights, token_N: Tensor, rotation_N: Tensor, attend: Attend, *, checkpointing: bool = False
+    ) -> Tensor:
+        """Final hidden states (after the last norm) of N tokens; ``attend`` says which token sees which.
+
+        With ``checkpointing`` the backward pass computes each block again instead of keeping its insides.
+        """
+        # As in the library, the padding token's input embedding gets no gradient, even where it is a real token.
+        x = F.embedding(token_N, weights.embedding, padding_idx=self._padding_id)
         for index, layer in enumerate(weights.layers):
-            x = self.block(index, layer, x, rotation_N, attend)
+            if checkpointing:
+                x = checkpoint(self.block, index, layer, x, rotation_N, attend, use_reentrant=False)
+            else:
+                x = self.block(index, layer, x, rotation_N, attend)
         return self._norm(x, weights.norm)
 
     def block(self, index: int, layer: LayerWeights, x: Tensor, rotation_N: Tensor, attend: Attend) -> Tensor:

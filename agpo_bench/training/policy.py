@@ -1,44 +1,51 @@
 """Log-probabilities, entropies and values of given responses, with gradients.
 
-Shapes: B sequences, T response tokens (right padded), V vocabulary.
+Shapes: B sequences, T response tokens (right padded), M response tokens of all sequences end to end, N all tokens.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from agpo_bench.training.model import LoadedModel
+from agpo_bench.training.forward import Forward, make_forward
+from agpo_bench.training.model import LoadedModel, weights_fingerprint
+from agpo_bench.training.sequences import Layout, ScoredSequence, lay_out, split
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScoredSequence:
-    """A prompt, the sampled response and the temperature it was sampled at."""
-
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    temperature: float
+__all__ = ["Policy", "ScoredSequence", "TokenLogprobs"]
 
 
 class TokenLogprobs(NamedTuple):
-    """What the policy says about B responses; zero where ``mask_BT`` is 0."""
+    """What the policy says about B responses; 0 where ``mask_BT`` is 0."""
 
     logprob_BT: Tensor
     """log softmax(logits / temperature)[token]: full vocabulary, each sequence at its own temperature (nats)."""
     entropy_BT: Tensor | None
     """Entropy (nats) of softmax(logits), temperature 1, at the position each token was drawn from."""
     value_BT: Tensor | None
-    """Value of the state each token was drawn in (prompt and the tokens before it), from the value head."""
+    """Value of the state each token was drawn in (the prompt and the tokens before it), from the value head."""
     mask_BT: Tensor
-    """1.0 on response tokens, by length (never by token value), the terminator included."""
+    """1.0 on response tokens, by length and never by token value; the terminator is one of them."""
 
 
 class Policy:
-    """A trainable (or frozen) causal LM as the loss sees it."""
+    """A trainable (or frozen) causal LM as the loss sees it.
+
+    Weights are trained in float32 and multiplied in the type the model was loaded in, so a model loaded in bfloat16
+    keeps float32 master weights. The model is in evaluation mode throughout and its dropout is 0, so the ratio of the
+    first pass over fresh rollouts is 1 up to rounding. The Llama family goes through our own forward pass, in which a
+    prompt is computed once for all its responses in the batch and only the states that predict a response token meet
+    the output head; any other architecture goes through the library's.
+
+    ``value_head`` adds a critic: ``shared`` puts a linear head on the policy's own hidden states, ``separate`` gives it
+    a trunk of its own, copied from the model as it is now. The head starts at 0 and so does every value.
+    """
 
     def __init__(
         self,
@@ -47,7 +54,33 @@ class Policy:
         value_head: Literal["none", "shared", "separate"] = "none",
         is_frozen: bool = False,
         gradient_checkpointing: bool = False,
-    ) -> None: ...
+    ) -> None:
+        if value_head not in {"none", "shared", "separate"}:
+            raise ValueError(f"no value head {value_head!r}; use none, shared or separate")
+        if is_frozen and value_head != "none":
+            raise ValueError("a frozen policy takes no value head: nothing would train it")
+        self.loaded = loaded
+        self.device = loaded.device
+        model = loaded.model
+        if not is_frozen:
+            model.float()
+        for parameter in model.parameters():
+            parameter.requires_grad_(not is_frozen)
+        self._forward = make_forward(model, compute_dtype=loaded.compute_dtype, checkpointing=gradient_checkpointing)
+        self._modules: dict[str, nn.Module] = {"model": model}
+        self._value_forward: Forward | None = None
+        if value_head == "separate":
+            trunk = copy.deepcopy(model.base_model)
+            self._modules["value_trunk"] = trunk
+            self._value_forward = make_forward(
+                model, trunk=trunk, compute_dtype=loaded.compute_dtype, checkpointing=gradient_checkpointing
+            )
+        self._value_head: nn.Linear | None = None
+        if value_head != "none":
+            self._value_head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=self.device)
+            nn.init.zeros_(self._value_head.weight)
+            nn.init.zeros_(self._value_head.bias)
+            self._modules["value_head"] = self._value_head
 
     def logprobs(
         self,
@@ -57,47 +90,131 @@ class Policy:
         with_values: bool = False,
         with_grad: bool = True,
     ) -> TokenLogprobs:
-        """Score one micro-batch in one forward pass; the graph is kept when ``with_grad``."""
-        raise NotImplementedError
+        """Score one micro-batch in one forward pass; the graph is kept when ``with_grad``.
+
+        The entropy carries a gradient as well.
+        """
+        with torch.set_grad_enabled(with_grad):
+            layout = lay_out(sequences, self.device)
+            states = self._forward.states(layout, sequences)
+            temperature_M = _per_token([sequence.temperature for sequence in sequences], layout)
+            logprob_M, entropy_M = self._forward.score(
+                states, layout.target_M, temperature_M, with_entropy=with_entropy
+            )
+            value_M = self._token_values(layout, sequences, states.hidden_Md) if with_values else None
+            return TokenLogprobs(
+                logprob_BT=_spread(logprob_M, layout),
+                entropy_BT=None if entropy_M is None else _spread(entropy_M, layout),
+                value_BT=None if value_M is None else _spread(value_M, layout),
+                mask_BT=_spread(torch.ones_like(logprob_M, requires_grad=False), layout),
+            )
 
     def score(
-        self, sequences: Sequence[ScoredSequence], *, max_tokens: int, with_entropy: bool = False
+        self,
+        sequences: Sequence[ScoredSequence],
+        *,
+        max_tokens: int,
+        with_entropy: bool = False,
+        with_values: bool = False,
     ) -> TokenLogprobs:
-        """Without gradient, any number of sequences: split, score, put back in order (old and reference passes)."""
-        raise NotImplementedError
+        """Any number of sequences without gradients: split, score, put back in order (old and reference passes)."""
+        width = max(len(sequence.response_ids) for sequence in sequences)
+        names = ["logprob_BT", "mask_BT", *["entropy_BT"] * with_entropy, *["value_BT"] * with_values]
+        whole = {name: torch.zeros(len(sequences), width, device=self.device) for name in names}
+        with torch.no_grad(), self._forward.same_weights():
+            for indices in split(sequences, max_tokens=max_tokens):
+                part = self.logprobs(
+                    [sequences[i] for i in indices],
+                    with_entropy=with_entropy,
+                    with_values=with_values,
+                    with_grad=False,
+                )
+                rows = torch.tensor(indices, device=self.device)
+                for name in names:
+                    values = getattr(part, name)
+                    whole[name][rows, : values.shape[1]] = values
+        return TokenLogprobs(
+            logprob_BT=whole["logprob_BT"],
+            entropy_BT=whole.get("entropy_BT"),
+            value_BT=whole.get("value_BT"),
+            mask_BT=whole["mask_BT"],
+        )
 
     def values(self, sequences: Sequence[ScoredSequence], *, with_grad: bool = True) -> Tensor:
-        """``value_BT`` alone, one micro-batch."""
-        raise NotImplementedError
+        """``value_BT`` of one micro-batch, without the output head's work."""
+        with torch.set_grad_enabled(with_grad):
+            layout = lay_out(sequences, self.device)
+            return _spread(self._token_values(layout, sequences, None), layout)
+
+    def _token_values(self, layout: Layout, sequences: Sequence[ScoredSequence], hidden_Md: Tensor | None) -> Tensor:
+        if self._value_head is None:
+            raise ValueError("this policy has no value head; build it with value_head='shared' or 'separate'")
+        if self._value_forward is not None:
+            hidden_Md = self._value_forward.hidden(layout, sequences)
+        elif hidden_Md is None:
+            hidden_Md = self._forward.hidden(layout, sequences)
+        value_M: Tensor = self._value_head(hidden_Md.float())[:, 0]
+        return value_M
 
     @staticmethod
     def split(sequences: Sequence[ScoredSequence], *, max_tokens: int) -> list[list[int]]:
-        """Indices of the sequences in micro-batches: alike lengths together, at most ``max_tokens`` padded tokens each.
-
-        Every index occurs once; a single sequence longer than ``max_tokens`` gets a micro-batch of its own.
-        """
-        raise NotImplementedError
+        """Micro-batches as lists of indices, see ``sequences.split``."""
+        return split(sequences, max_tokens=max_tokens)
 
     def frozen_copy(self) -> Policy:
         """A reference policy: the weights as they are now, in the compute type, without gradients or value head."""
-        raise NotImplementedError
+        model = copy.deepcopy(self.loaded.model).to(self.loaded.compute_dtype)
+        return Policy(replace(self.loaded, model=model, fingerprint=weights_fingerprint(model)), is_frozen=True)
+
+    def fingerprint(self) -> str:
+        """sha256 of the model's weights as they are now."""
+        return weights_fingerprint(self.loaded.model)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Trainable parameters, the value head's included."""
-        raise NotImplementedError
+        """Every distinct parameter, the critic's included."""
+        return (parameter for _, parameter in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """As ``parameters``, with stable names (``model.…``, ``value_trunk.…``, ``value_head.…``)."""
-        raise NotImplementedError
+        """As ``parameters``, with stable names: ``model.…``, ``value_trunk.…``, ``value_head.…``; tied ones once."""
+        for prefix, module in self._modules.items():
+            for name, parameter in module.named_parameters():
+                yield f"{prefix}.{name}", parameter
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        """The value head's and, if separate, its trunk's."""
+        return (parameter for name, parameter in self.named_parameters() if not name.startswith("model."))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Weights under the names of ``named_parameters`` (tied ones once)."""
-        raise NotImplementedError
+        """Weights by the names of ``named_parameters``; not copied."""
+        return {name: parameter.detach() for name, parameter in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copy weights in place; missing or unexpected names raise ValueError."""
-        raise NotImplementedError
+        """Copy weights in place. Raises ValueError when names or shapes are not this policy's."""
+        own = dict(self.named_parameters())
+        if set(own) != set(state):
+            odd = sorted(set(own) ^ set(state))
+            raise ValueError(f"weights of another policy: {len(odd)} names differ, first {odd[0]!r}")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                if parameter.shape != state[name].shape:
+                    raise ValueError(
+                        f"weights of another policy: {name!r} is {tuple(state[name].shape)}, "
+                        f"not {tuple(parameter.shape)}"
+                    )
+                parameter.copy_(state[name])
 
-    def save_pretrained(self, directory: Any) -> None:
-        """Write model and tokenizer as a Hugging Face directory."""
-        raise NotImplementedError
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write model and tokenizer as a Hugging Face directory, weights in float32; the critic is left out."""
+        self.loaded.model.save_pretrained(directory)
+        self.loaded.tokenizer.save_pretrained(directory)
+
+
+def _per_token(value_B: list[float], layout: Layout) -> Tensor:
+    value = torch.tensor(value_B, dtype=torch.float32, device=layout.slot_M.device)
+    return value[torch.div(layout.slot_M, layout.width, rounding_mode="floor")]
+
+
+def _spread(value_M: Tensor, layout: Layout) -> Tensor:
+    """From tokens end to end to B × T, 0 elsewhere."""
+    empty = value_M.new_zeros(layout.num_sequences * layout.width)
+    return empty.index_copy(0, layout.slot_M, value_M).view(layout.num_sequences, layout.width)
