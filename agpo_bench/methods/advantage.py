@@ -258,7 +258,8 @@ class PassK(AdvantagePart):
             mean = pass_at_k(n, c, k)
             sigma = math.sqrt(mean * (1.0 - mean)) + 1e-6
             wrong = (1.0 - mean - math.comb(n - c - 1, k - 1) / math.comb(n - 1, k - 1)) / sigma
-            advantage_PG[p] = torch.where(right_PG[p], (1.0 - mean) / sigma, wrong)
+            advantage_PG[p] = wrong
+            advantage_PG[p, right_PG[p]] = (1.0 - mean) / sigma
         return Advantages(advantage_PG=zero_where(advantage_PG, ~inputs.is_valid_PG), is_trained_PG=inputs.is_valid_PG)
 
 

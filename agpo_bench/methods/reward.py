@@ -86,7 +86,8 @@ class Pkpo(RewardPart):
                 continue
             k = min(self.k, n)
             wrong = k / n * pass_at_k(n - 1, c, k - 1) if c < n else 0.0
-            rewards_PG[p] = torch.where(right_PG[p], k / n, wrong)
+            rewards_PG[p] = wrong
+            rewards_PG[p, right_PG[p]] = k / n
         return rewards_PG
 
 
