@@ -26,6 +26,7 @@ _WRAPPERS = re.compile(
     r"|[\s$*_{\[\"'`“”‘’「【]|\\[\[({])*"
 )
 _UNWRAP = r"[\s$*_}\]\"'`“”‘’」】]*(?:\\[\])}])?[\s$*_}]*"
+_GOLD = re.compile(r"[\s(\[]*[A-Z](?:[\s,;、()\[\]]{0,4}[A-Z]){0,25}[\s.)\]]*")
 _CUE = re.compile(
     r"\b(?:answer|antwort|respuesta|réponse)s?\b[*_\s]{0,3}(?:is\b|are\b|:)[*_]{0,3}"
     r"|\b(?:correct|right|best|final)\s(?:answer|option|choice|statement)s?\s(?:is|are|would be)\b"
@@ -54,7 +55,7 @@ _FUNCTION_WORD = re.compile(
 )
 _SENTENCE_END = re.compile(r"\n|。|[!?](?=\s|$)|\.(?=\s|$)")
 _POSTFIX = re.compile(
-    r"(?:\b(?:options?|choices?|statements?)\s|选项\s?|只有)[($*\s]{0,4}([A-Z])[)$*\s]{0,4}"
+    r"(?:\b(?:[Oo]ptions?|[Cc]hoices?|[Ss]tatements?)\s|选项\s?|只有)[($*\s]{0,4}([A-Z])[)$*\s]{0,4}"
     r"(?:is|are|是|为)?\s?(?:the\s|最)?(?:only\s)?(?:correct|right|best|true|正确|对的|对)(?![A-Za-z误])"
     r"|\(([A-Z])\)\s(?:is|are)\s(?:the\s)?(?:only\s)?(?:correct|right|best)\b"
 )
@@ -85,7 +86,7 @@ class ChoiceGrader:
     def grade(self, response: str, reference: Reference) -> Verdict:
         """Judge one response. Never raises for anything a model can write."""
         started = time.perf_counter()
-        gold = _letter_set(normalise_text(reference.gold))
+        gold = _gold_letters(reference.gold)
         offered = _offered(reference, gold)
 
         def verdict(score: float, answer: str | None, reason: str) -> Verdict:
@@ -123,6 +124,12 @@ class ChoiceGrader:
 
 def _letter_set(text: str) -> str:
     return "".join(sorted(set(_LETTERS.findall(text))))
+
+
+def _gold_letters(gold: str) -> str:
+    """Letters of a gold like ``B``, ``(B)``, ``ACD`` or ``A B D``; empty when it is anything else."""
+    text = normalise_text(gold)
+    return _letter_set(text) if _GOLD.fullmatch(text) else ""
 
 
 def _offered(reference: Reference, gold: str) -> str:

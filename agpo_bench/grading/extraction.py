@@ -7,7 +7,7 @@ import re
 from agpo_bench.grading.boxed import without_thinking
 from agpo_bench.grading.normalise import normalise_text
 
-_BOX_TOKENS = re.compile(r"\\+f?boxed\s{0,4}\{|\\[\s\S]|[{}]")
+_BOX_TOKENS = re.compile(r"\\+(?:boxed|fbox)\s{0,4}\{|\\[\s\S]|[{}]")
 _NEXT_QUESTION = re.compile(r"(?:\*\*)?(?:Q|Question|Problem|问题|题目)[ \t]{0,4}[0-9]{0,4}[ \t]{0,4}[:：.]")
 
 
@@ -32,7 +32,7 @@ def find_boxes(text: str) -> list[tuple[int, int, str]]:
         elif spelled == "}":
             if open_groups and (box := open_groups.pop()) is not None:
                 boxes.append((box[0], token.end(), text[box[1] : token.start()]))
-        elif spelled.endswith("{") and "boxed" in spelled:
+        elif spelled.endswith("{") and "box" in spelled:
             open_groups.append((token.start(), token.end()))
     return sorted(boxes)
 
