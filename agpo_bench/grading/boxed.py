@@ -13,7 +13,8 @@ _SENTENCE_END = re.compile(r"I\s+hope\s+it\s+is\s+correct", re.IGNORECASE)
 _CLOSE_THINK = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _OPEN_THINK = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 _MATH_WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
-_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z][a-z]{2,}(?![A-Za-z])|[^\W\d_A-Za-z]{2,4}")
+_MATH_MARK = re.compile(r"(?<!\\)\$|\\[(\[]")
 _TEXT_GROUP = re.compile(r"\\(?:begin|end|text|textbf|textit|textrm|mbox|mathrm|mathbf|operatorname)\s*\{[^{}]*\}")
 _MAX_ANSWER_ONLY_CHARS = 400
 """A response longer than this is a derivation, not an answer; the longest gold of the nine sets has under 200."""
@@ -93,6 +94,7 @@ def answer_only(text: str) -> str | None:
     if not text or len(text) > _MAX_ANSWER_ONLY_CHARS or "\n\n" in text:
         return None
     inner = unwrap_math(text.rstrip(".。") if text.endswith(("$.", "$。")) else text)
-    if "$" in inner.replace("\\$", "") or len(_PROSE_WORD.findall(_TEXT_GROUP.sub(" ", inner))) > 1:
+    num_words = len(_PROSE_WORD.findall(_TEXT_GROUP.sub(" ", inner)))
+    if "boxed" in inner or num_words > (0 if _MATH_MARK.search(inner) else 1):
         return None
     return inner or None

@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from agpo_bench.grading import hendrycks
-from agpo_bench.grading.boxed import answer_only, final_answer_sentence, last_boxed
+from agpo_bench.grading.boxed import answer_only, final_answer_sentence, last_boxed, without_thinking
 from agpo_bench.grading.equality import Outcome, canonical, clean, compare, is_readable
-from agpo_bench.grading.extraction import visible_text
+from agpo_bench.grading.extraction import cut_at_next_question
 from agpo_bench.grading.latex.limits import MAX_CHARS
 from agpo_bench.grading.normalise import MAX_RESPONSE_CHARS, normalise_text
 from agpo_bench.grading.ocw import answer_type, compare_numbers, ocw_compare
@@ -35,12 +35,17 @@ class Extracted(NamedTuple):
 
 
 def extract_answer(response: str) -> Extracted | None:
-    """The answer of a response, or None. Linear in the response's length."""
-    text = visible_text(response)
-    boxed = last_boxed(text)
-    if boxed:
-        return Extracted(boxed, True)
-    stated = final_answer_sentence(text)
+    """The answer of a response, or None. Linear in the response's length.
+
+    Read up to an invented next question; a solution that numbers its own parts "Question 1:" is read to its end.
+    """
+    text = without_thinking(normalise_text(response))
+    head = cut_at_next_question(text)
+    return _extract(head) or (_extract(text) if len(head) < len(text) else None)
+
+
+def _extract(text: str) -> Extracted | None:
+    stated = last_boxed(text) or final_answer_sentence(text)
     if stated:
         return Extracted(stated, True)
     bare = answer_only(text)

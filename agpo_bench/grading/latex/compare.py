@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from agpo_bench.grading.latex import algebra
-from agpo_bench.grading.latex.enclosure import are_apart
+from agpo_bench.grading.latex.enclosure import are_apart, are_out_of_proportion
 from agpo_bench.grading.latex.grammar import negate
 from agpo_bench.grading.latex.limits import LimitError, UnparsedError
 from agpo_bench.grading.latex.tree import (
@@ -44,6 +44,7 @@ MAX_PROOFS = 6
 MAX_PROOF_NODES = 160
 """Size of a scalar that the computer algebra system is asked about."""
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!=", "~": "~", "equiv": "equiv"}
+_SHAPES = frozenset(["\\angle", "\\triangle"])
 _SCALARS = (Num, Sym, Const, Add, Mul, Pow, Root, Call)
 
 Prover = Callable[[str, Node, Node], tuple[bool | None, str | None]]
@@ -70,6 +71,10 @@ class Comparison:
     def _same_kind(self, first: Node, second: Node) -> bool:
         first, second = _settle_relation(first, second)
         if isinstance(first, Relation) != isinstance(second, Relation):
+            chain, value = (first, second) if isinstance(first, Relation) else (second, first)
+            if isinstance(chain, Relation) and len(chain.operators) > 1 and set(chain.operators) == {"="}:
+                # "x = 2·3 = 6" states 6 if every step does.
+                return _is_name(chain.sides[0]) and all(self.are_equal(side, value) for side in chain.sides[1:])
             first, second = _as_interval(first), _as_interval(second)
         if isinstance(first, Quantity) or isinstance(second, Quantity):
             return self._quantities(first, second)
@@ -231,7 +236,7 @@ class Comparison:
             if self._is_constant_quotient(*differences):
                 return True
             is_decided = differences[0].is_decisive and differences[1].is_decisive
-            return not is_decided and self._proved("proportional", *trees)
+            return not is_decided and not are_out_of_proportion(*trees) and self._proved("proportional", *trees)
         if factor is None:
             return False
         return other == (operator if factor > 0 else _FLIPPED[operator])
@@ -382,6 +387,10 @@ def _signed(node: Node, sign: int) -> Node:
 def _is_name(node: Node) -> bool:
     if isinstance(node, Bracketed):
         return all(map(_is_name, node.items))
+    if isinstance(node, Mul):  # AB, angle ABC: a segment or an angle, named by its points
+        return all(
+            isinstance(factor, Sym) and (factor.name[0].isupper() or factor.name in _SHAPES) for factor in node.factors
+        )
     return isinstance(node, Sym) or (isinstance(node, Call) and node.name.startswith("apply "))
 
 
@@ -407,11 +416,20 @@ def _assigned_names(items: Sequence[Node]) -> list[Node] | None:
 
 def _settle_relation(first: Node, second: Node) -> tuple[Node, Node]:
     """``x = 5`` against ``5``: drop the name when the other side is no relation. A list may hold ``x = 1, 2``."""
+    first, second = _without_approximation(first), _without_approximation(second)
     for _ in range(2):
         if isinstance(first, Relation) and not isinstance(second, Relation) and (pair := _assigned(first)) is not None:
             first = pair[1]
         first, second = second, first
     return first, second
+
+
+def _without_approximation(node: Node) -> Node:
+    """``a = b ≈ c`` states the exact ``a = b``; ``x ≈ c`` states c and stays."""
+    while isinstance(node, Relation) and node.operators[-1] == "~" and not _is_name(node.sides[-2]):
+        sides, operators = node.sides[:-1], node.operators[:-1]
+        node = Relation(sides, operators) if operators else sides[0]
+    return node
 
 
 def _as_interval(node: Node) -> Node:

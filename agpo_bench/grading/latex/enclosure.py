@@ -13,6 +13,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from zlib import crc32
 
+from agpo_bench.grading.latex.algebra import cached_normal_form
+from agpo_bench.grading.latex.limits import LimitError, UnparsedError
 from agpo_bench.grading.latex.tree import Add, Call, Const, Mul, Node, Num, Pow, Quantity, Root, Sym
 
 _Ball = tuple[complex, float]
@@ -26,16 +28,33 @@ class _UnknownError(Exception):
     """No usable bound: an unknown function, an overflow, a branch cut nearby."""
 
 
+_FAILURES = (_UnknownError, OverflowError, ValueError, ZeroDivisionError, UnparsedError, LimitError)
+
+
 def are_apart(first: Node, second: Node) -> bool:
     """Whether the two scalars certainly differ. False means nothing."""
     for sample in range(_NUM_SAMPLES):
         try:
             (a, radius_a), (b, radius_b) = _ball(first, sample), _ball(second, sample)
-        except (_UnknownError, OverflowError, ValueError, ZeroDivisionError):
+        except _FAILURES:
             continue
         if abs(a - b) > _MARGIN * (radius_a + radius_b) + 1e-290:
             return True
     return False
+
+
+def are_out_of_proportion(first: Node, second: Node) -> bool:
+    """Whether ``first / second`` certainly is no constant: it differs between two samples. False means nothing."""
+    ratios: list[_Ball] = []
+    for sample in range(_NUM_SAMPLES):
+        try:
+            (a, radius_a), (b, radius_b) = _ball(first, sample), _ball(second, sample)
+            if abs(b) <= 4 * radius_b or not b:
+                continue
+            ratios.append(_times((a, radius_a), _rounded(1 / b, 2 * radius_b / abs(b) ** 2)))
+        except _FAILURES:
+            continue
+    return any(abs(p - q) > _MARGIN * (r + s) for (p, r), (q, s) in zip(ratios, ratios[1:], strict=False))
 
 
 def _sample(name: str, sample: int) -> complex:
@@ -84,6 +103,10 @@ def _ball(node: Node, sample: int) -> _Ball:
             return _power(below, inverse, sample)
         case Quantity(value, "degree"):
             return _times(_ball(value, sample), _rounded(complex(math.pi / 180), 0.0))
+        case Call(name, arguments) if " " in name:
+            # An unknown function or a derivative: a free value, one for each name and arguments.
+            key = f"{name} {[cached_normal_form(argument) for argument in arguments]}"
+            return _rounded(_sample(key, sample), 0.0)
         case Call(name, arguments):
             return _call(name, [_ball(argument, sample) for argument in arguments])
     raise _UnknownError
@@ -170,7 +193,7 @@ def real_value(node: Node) -> float | None:
         return None
     try:
         value, radius = _ball(node, 0)
-    except (_UnknownError, OverflowError, ValueError, ZeroDivisionError):
+    except _FAILURES:
         return None
     if abs(value.imag) > _MARGIN * radius or radius > 1e-9 * abs(value):
         return None
@@ -180,6 +203,8 @@ def real_value(node: Node) -> float | None:
 def _has_variable(node: Node) -> bool:
     match node:
         case Sym():
+            return True
+        case Call(name, _) if " " in name:
             return True
         case Add(parts) | Mul(parts) | Call(_, parts):
             return any(map(_has_variable, parts))

@@ -81,6 +81,8 @@ def negate(node: Node) -> Node:
 @lru_cache(maxsize=16384)
 def parse(text: str) -> Node:
     """The tree of an answer. Raises UnparsedError or LimitError."""
+    if "\\begin" not in text:
+        text = text.replace("\\\\", "\\")  # a doubled backslash outside a matrix is an escape too many, not a new line
     return _Parser(_with_inline_text(tokenize(text)), 0).answer()
 
 
@@ -413,9 +415,7 @@ class _Parser:
         self.bars = bars
         self.depth -= 1
         self.expect("}")
-        if len(items) != 1:
-            raise UnparsedError("a list inside a group")
-        return items[0]
+        return items[0] if len(items) == 1 else Listed(tuple(items))
 
     # Operands
 

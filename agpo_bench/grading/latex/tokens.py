@@ -42,6 +42,7 @@ _TOKEN = re.compile(
   | \\(?P<command>[A-Za-z]+)
   | \\(?P<escaped>.)
   | (?P<word>[A-Za-z]+)
+  | (?P<power>\*\*)
   | (?P<blank>\s+)
   | (?P<mark>.)
     """,
@@ -88,9 +89,10 @@ UNIT_WORDS = frozenset(
     " centimeter centimeters centimetre centimetres millimeter millimeters kilometer kilometers kilometre kilometres gram grams"
     " kilogram kilograms pound pounds ounce ounces liter liters litre litres gallon gallons degree degrees radian radians"
     " dollar dollars cent cents hour hours minute minutes second seconds day days week weeks month months year years"
-    " unit units square cubic percent people students ways".split()
+    " unit units square cubic people students ways".split()
 )
 """Words that are a unit when they follow a number without a ``\\text``. No single letter: ``5t`` is a product."""
+_PERCENT_WORDS = ("percent", "percentage", "pct", "%", "\\%")
 _WORD_PREFIX = re.compile(r"(?:np|math|numpy)$")
 
 
@@ -139,7 +141,10 @@ def tokenize(text: str) -> list[Token]:
 
     def put_word(word: str) -> None:
         follows_operand = bool(tokens) and (tokens[-1].kind in ("number", "text") or tokens[-1].text in (")", "}"))
-        if follows_operand and word.lower() in UNIT_WORDS:
+        if word in _PERCENT_WORDS and follows_operand:
+            put("mark", "%")
+            return
+        if word in ("and", "or") or (follows_operand and word.lower() in UNIT_WORDS):
             put("text", word)
             return
         index = 0
@@ -168,7 +173,8 @@ def tokenize(text: str) -> list[Token]:
             digits = re.sub(r"[^\d.eE+-]" if kind == "number" else r"[^\d.]", "", match.group())
             put("number", digits, _numeral(digits))
         elif match.group("text") is not None:
-            put("text", " ".join(match.group("words").split()))
+            words = " ".join(match.group("words").split())
+            put("mark", "%") if words.strip("~ ") in _PERCENT_WORDS else put("text", words)
         elif match.group("environment") is not None:
             put("command", f"{match.group('environment')}:{match.group('environment_name')}")
         elif match.group("hidden") is not None or kind == "blank":
@@ -191,6 +197,8 @@ def tokenize(text: str) -> list[Token]:
                 put("mark", "%")
             else:
                 follows_blank = True
+        elif match.group("power") is not None:
+            put("mark", "^")
         elif match.group("word") is not None:
             word = match.group("word")
             if _WORD_PREFIX.match(word) and text.startswith(".", match.end()):
