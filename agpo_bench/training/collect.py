@@ -148,9 +148,16 @@ def sample_groups(
 
 def collect_probe(session: Session, prompts: Sequence[Prompt], *, size: int, temperature: float) -> RolloutBatch:
     """One probe group a prompt: graded for its statistics, charged to ``probe``, never trained on."""
-    groups = sample_groups(session, prompts, phase="probe", size=size, temperatures=[temperature] * len(prompts))
+    with session.clock.timed("time/probe"):
+        groups = sample_groups(session, prompts, phase="probe", size=size, temperatures=[temperature] * len(prompts))
     session.ledger.charge("probe", sum(group.num_tokens for group in groups))
-    return RolloutBatch(prompts=list(prompts), groups=groups, graded=grade_groups(prompts, groups))
+    return graded_batch(session, prompts, groups)
+
+
+def graded_batch(session: Session, prompts: Sequence[Prompt], groups: list[Group]) -> RolloutBatch:
+    """The groups with their verdicts."""
+    with session.clock.timed("time/reward"):
+        return RolloutBatch(prompts=list(prompts), groups=groups, graded=grade_groups(prompts, groups))
 
 
 def collect_training(
@@ -166,17 +173,18 @@ def collect_training(
     kept, discarded = EMPTY, EMPTY
     num_rounds = 0
     while True:
-        groups = sample_groups(
-            session,
-            prompts,
-            phase="train",
-            size=size,
-            temperatures=temperatures,
-            first_index=num_rounds * size,  # a small data set may show a prompt again within the step
-            with_entropy=True,
-        )
+        with session.clock.timed("time/gen"):
+            groups = sample_groups(
+                session,
+                prompts,
+                phase="train",
+                size=size,
+                temperatures=temperatures,
+                first_index=num_rounds * size,  # a small data set may show a prompt again within the step
+                with_entropy=True,
+            )
         num_rounds += 1
-        batch = RolloutBatch(prompts=list(prompts), groups=groups, graded=grade_groups(prompts, groups))
+        batch = graded_batch(session, prompts, groups)
         is_kept_P = method.filter_groups(batch.graded.reward_PG, batch.graded.is_valid_PG).tolist()
         rows = [row for row, is_kept in enumerate(is_kept_P) if is_kept][: target - len(kept.groups)]
         passing, failing = batch.take(rows), batch.take([row for row in range(len(groups)) if row not in set(rows)])

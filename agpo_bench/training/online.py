@@ -7,14 +7,11 @@ Shapes: P prompts, G rollouts a prompt, B = P*G sequences (row p*G + g), T respo
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agpo_bench.methods.batch import (
     AdvantageInputs,
@@ -39,7 +36,7 @@ from agpo_bench.training.metrics import (
     rollout_metrics,
     update_metrics,
 )
-from agpo_bench.training.policy import Policy, ScoredSequence
+from agpo_bench.training.policy import ScoredSequence
 from agpo_bench.training.rewards import vote_keys
 from agpo_bench.training.rollout_log import rollout_lines
 from agpo_bench.training.session import Session
@@ -64,13 +61,12 @@ class OnlineLoop:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._seconds: dict[str, float] = defaultdict(float)
 
     def step(self) -> StepResult:
         """One rollout batch and its updates."""
         session, method = self.session, self.session.method
-        self._seconds.clear()
-        with self._timed("time/step"):
+        session.clock.restart()
+        with self.session.clock.timed("time/step"):
             learning_rate = session.config.learning_rate * session.set_learning_rate()
             prompts = self._next_prompts()
 
@@ -118,7 +114,7 @@ class OnlineLoop:
         return StepResult(
             record=record,
             rollouts=rollout_lines(probe_batch, collected, advantages, bounds),
-            seconds=dict(self._seconds),
+            seconds=dict(session.clock.seconds),
         )
 
     def _next_prompts(self) -> list[Prompt]:
@@ -134,20 +130,18 @@ class OnlineLoop:
         method = self.session.method
         if not method.needs.probe:
             return None, None
-        with self._timed("time/probe"):
-            size = method.probe_size(self.session.config.group_size)
-            batch = collect_probe(self.session, prompts, size=size, temperature=method.base_temperature)
-            statistics = method.measure_probe(
-                batch.graded.reward_PG, vote_keys(prompts, batch.graded), is_valid_PG=batch.graded.is_valid_PG
-            )
+        size = method.probe_size(self.session.config.group_size)
+        batch = collect_probe(self.session, prompts, size=size, temperature=method.base_temperature)
+        with self.session.clock.timed("time/reward"):
+            votes = vote_keys(prompts, batch.graded)
+        statistics = method.measure_probe(batch.graded.reward_PG, votes, is_valid_PG=batch.graded.is_valid_PG)
         return batch, statistics
 
     def _collect(self, prompts: Sequence[Prompt], temperature: TemperatureChoice) -> Collected:
-        with self._timed("time/gen"):
-            each = [temperature.value] * len(prompts)
-            if temperature.value_P is not None:
-                each = temperature.value_P.tolist()
-            return collect_training(self.session, prompts, temperatures=each, temperature=temperature.value)
+        each = [temperature.value] * len(prompts)
+        if temperature.value_P is not None:
+            each = temperature.value_P.tolist()
+        return collect_training(self.session, prompts, temperatures=each, temperature=temperature.value)
 
     def _score(self, batch: RolloutBatch) -> Scored:
         """Old log-probabilities (the sampler's, where they are exact), entropies, reference and values."""
@@ -155,7 +149,7 @@ class OnlineLoop:
         assert all(rollout.weights_version == session.sampler.weights_version for rollout in batch.rollouts), (
             "rollouts of stale weights"
         )
-        with self._timed("time/logp"):
+        with self.session.clock.timed("time/logp"):
             unit = 1.0 if session.method.logprob_temperature == "unit" else None
             sequences = batch.sequences(temperature=unit)
             rollouts = batch.rollouts
@@ -164,16 +158,16 @@ class OnlineLoop:
             is_reusable = session.reuses_sampler_logprobs and (
                 unit is None or all(rollout.temperature == 1.0 for rollout in rollouts)
             )
-            most = session.config.micro_batch_tokens
-            if is_reusable:
-                old_logprob_BT = pad([rollout.logprobs for rollout in rollouts]).to(device)
-            else:
-                old_logprob_BT = session.policy.score(sequences, max_tokens=most).logprob_BT
-            ref_logprob_BT = None
-            if session.method.needs.reference:
+            most, needs = session.config.micro_batch_tokens, session.method.needs
+            old_logprob_BT = pad([rollout.logprobs for rollout in rollouts]).to(device)
+            ref_logprob_BT = value_BT = None
+            if needs.critic or not is_reusable:
+                own = session.policy.score(sequences, max_tokens=most, with_values=needs.critic)
+                value_BT = own.value_BT
+                old_logprob_BT = old_logprob_BT if is_reusable else own.logprob_BT
+            if needs.reference:
                 assert session.reference is not None
                 ref_logprob_BT = session.reference.score(sequences, max_tokens=most).logprob_BT
-            value_BT = score_values(session.policy, sequences, max_tokens=most) if session.method.needs.critic else None
         return Scored(
             sequences=sequences,
             mask_BT=mask_BT.to(device),
@@ -235,9 +229,9 @@ class OnlineLoop:
             [p * size + g for g in range(size) if is_trained_G[g]]
             for p, is_trained_G in enumerate(advantages.is_trained_PG.tolist())
         ]
-        with self._timed("time/update"):
+        with self.session.clock.timed("time/update"):
             report = update_policy(session, loss_batch, scored.sequences, groups=groups)
-        with self._timed("time/sync"):
+        with self.session.clock.timed("time/sync"):
             session.sampler.load_weights(session.sampler.weights_version + 1)
         return report
 
@@ -252,7 +246,7 @@ class OnlineLoop:
         session = self.session
         if session.reference is None:
             return None
-        with self._timed("time/monitor"):
+        with self.session.clock.timed("time/monitor"):
             sequences = batch.sequences(temperature=1.0)[: self._num_monitored(batch)]
             return reference_kl(
                 session.policy, session.reference, sequences, max_tokens=session.config.micro_batch_tokens
@@ -261,7 +255,7 @@ class OnlineLoop:
     def _step_kl(self, batch: RolloutBatch, scored: Scored) -> KlSample:
         """KL of the policy before the step's updates to the one after them (Eq. 6)."""
         count = self._num_monitored(batch)
-        with self._timed("time/monitor"):
+        with self.session.clock.timed("time/monitor"):
             now = self.session.policy.score(scored.sequences[:count], max_tokens=self.session.config.micro_batch_tokens)
         width = now.logprob_BT.shape[1]
         return KlSample.between(scored.old_logprob_BT[:count, :width], now.logprob_BT, now.mask_BT)
@@ -281,25 +275,6 @@ class OnlineLoop:
             scores_PG=batch.graded.reward_PG,
         )
         session.method_state = session.method.observe_update(session.method_state, observed)
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[name] += time.perf_counter() - started
-
-
-def score_values(policy: Policy, sequences: list[ScoredSequence], *, max_tokens: int) -> Tensor:
-    """The critic's value before each token, (B, T), without gradient, micro-batch by micro-batch."""
-    width = max(len(sequence.response_ids) for sequence in sequences)
-    rows: list[Tensor | None] = [None] * len(sequences)
-    for part in policy.split(sequences, max_tokens=max_tokens):
-        value_BT = policy.values([sequences[index] for index in part], with_grad=False)
-        for index, value_T in zip(part, value_BT, strict=True):
-            rows[index] = nn.functional.pad(value_T, (0, width - len(value_T)))
-    return torch.stack([row for row in rows if row is not None])
 
 
 def _masked_mean(values_BT: Tensor, mask_BT: Tensor) -> float:

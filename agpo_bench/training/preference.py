@@ -8,7 +8,6 @@ Shapes: N pairs, B = 2N sequences, T response tokens.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import torch
 from agpo_bench.methods.preference import Pair, PreferenceBatch
 from agpo_bench.records import Rollout
 from agpo_bench.rollout.torch_sampler import TorchSampler
-from agpo_bench.training.collect import RolloutBatch, sample_groups
+from agpo_bench.training.collect import RolloutBatch, graded_batch, sample_groups
 from agpo_bench.training.kl_monitor import KlSample
 from agpo_bench.training.metrics import (
     StepRecord,
@@ -30,7 +29,6 @@ from agpo_bench.training.metrics import (
     rollout_metrics,
 )
 from agpo_bench.training.policy import Policy, ScoredSequence
-from agpo_bench.training.rewards import grade_groups
 from agpo_bench.training.rollout_log import batch_lines
 from agpo_bench.training.session import Session
 from agpo_bench.training.setup import load_initial
@@ -55,14 +53,21 @@ class PreferenceLoop:
 
     def step(self) -> StepResult:
         """One batch of groups, and the updates on its pairs."""
+        session = self.session
+        session.clock.restart()
+        with session.clock.timed("time/step"):
+            record, batch = self._step()
+        lines = list(batch_lines(batch, phase="pairs"))
+        return StepResult(record=record, rollouts=lines, seconds=dict(session.clock.seconds))
+
+    def _step(self) -> tuple[StepRecord, RolloutBatch]:
         session, method = self.session, self.session.method
-        started = time.perf_counter()
         learning_rate = session.config.learning_rate * session.set_learning_rate()
         batch = self._sample()
-        sampled_at = time.perf_counter()
         pairs = method.pairs(batch.graded.reward_PG, batch.graded.is_valid_PG)
         chosen, rejected = _sequences(batch, pairs)
-        report = self._update(chosen, rejected)
+        with session.clock.timed("time/update"):
+            report = self._update(chosen, rejected)
         session.sampler.load_weights(session.sampler.weights_version + 1)
         step, session.step = session.step, session.step + 1
         record = StepRecord(
@@ -80,23 +85,22 @@ class PreferenceLoop:
                 self._reference_kl(batch),
             ),
         )
-        now = time.perf_counter()
-        seconds = {"time/step": now - started, "time/gen": sampled_at - started, "time/update": now - sampled_at}
-        return StepResult(record=record, rollouts=list(batch_lines(batch, phase="pairs")), seconds=seconds)
+        return record, batch
 
     def _sample(self) -> RolloutBatch:
         session, method = self.session, self.session.method
         prompts = session.stream.take(session.config.prompts_per_batch)
-        groups = sample_groups(
-            session,
-            prompts,
-            phase="pairs",
-            size=method.rollouts_per_prompt(session.config.group_size),
-            temperatures=[method.base_temperature] * len(prompts),
-            sampler=self._initial_sampler,
-        )
+        with session.clock.timed("time/gen"):
+            groups = sample_groups(
+                session,
+                prompts,
+                phase="pairs",
+                size=method.rollouts_per_prompt(session.config.group_size),
+                temperatures=[method.base_temperature] * len(prompts),
+                sampler=self._initial_sampler,
+            )
         session.ledger.charge("pairs", sum(group.num_tokens for group in groups))
-        return RolloutBatch(prompts=prompts, groups=groups, graded=grade_groups(prompts, groups))
+        return graded_batch(session, prompts, groups)
 
     def _update(self, chosen: Sequence[ScoredSequence], rejected: Sequence[ScoredSequence]) -> _Report:
         """All epochs and minibatches over the step's pairs; none when no group had a pair."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,26 @@ if TYPE_CHECKING:
 
 GRADIENT_NORM_WINDOW = 1000
 """Updates over which the variance of the gradient norm is taken (Sect. 4.5 of the paper)."""
+
+
+class Clock:
+    """Wall-clock seconds by name since the last ``restart``; a time inside another counts in both."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def restart(self) -> None:
+        """Forget all times."""
+        self.seconds = {}
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the seconds spent inside to ``name``."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
 @dataclass(kw_only=True)
@@ -50,6 +72,7 @@ class Session:
     method_state: MethodState
     generator: torch.Generator
     """Draws minibatches and whatever a method draws; everything sampled from the model has its own seeds."""
+    clock: Clock = field(default_factory=Clock)
     step: int = 0
     num_updates: int = 0
     gradient_norms: list[float] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,10 @@ def build_session(config: RunConfig, method: Method) -> Session:
     prompts, stop = training_prompts(config)
     torch.manual_seed(config.seed)
     loaded = load_initial(config)
-    prompt_ids, prompts = encode_prompts(loaded, prompts, config)
+    prompt_ids = EncodedPrompts(loaded, prompts)
+    prompts = [prompt for prompt in prompts if prompt_ids.fits(prompt, config.max_length)]
+    if not prompts:
+        raise ValueError(f"every training problem fills max_length {config.max_length}; raise it")
     policy = Policy(loaded, value_head=getattr(method.critic, "trunk", "none"))
     needs_reference = method.needs.reference or config.track_reference_kl or method.loop == "preference"
     generator = torch.Generator().manual_seed(config.seed)
@@ -128,16 +132,31 @@ def training_prompts(config: RunConfig) -> tuple[list[Prompt], dict[str, tuple[s
     return prompts, {name: load_task(name).stop for name in names}
 
 
-def encode_prompts(
-    loaded: LoadedModel, prompts: list[Prompt], config: RunConfig
-) -> tuple[dict[str, tuple[int, ...]], list[Prompt]]:
-    """Token ids by prompt, and the prompts short enough to leave room for an answer."""
-    encoder = PromptEncoder(loaded.tokenizer)
-    ids = {prompt.prompt_id: encoder.encode(prompt.text) for prompt in prompts}
-    kept = [prompt for prompt in prompts if len(ids[prompt.prompt_id]) < config.max_length]
-    if not kept:
-        raise ValueError(f"every training problem fills max_length {config.max_length}; raise it")
-    return ids, kept
+class EncodedPrompts(Mapping[str, tuple[int, ...]]):
+    """Token ids by prompt id, computed when first asked for: a short run sees a few of many prompts."""
+
+    def __init__(self, loaded: LoadedModel, prompts: Sequence[Prompt]) -> None:
+        self._encoder = PromptEncoder(loaded.tokenizer)
+        self._texts = {prompt.prompt_id: prompt.text for prompt in prompts}
+        self._ids: dict[str, tuple[int, ...]] = {}
+        self._overhead = len(self._encoder.encode("a"))
+
+    def __getitem__(self, prompt_id: str) -> tuple[int, ...]:
+        if prompt_id not in self._ids:
+            self._ids[prompt_id] = self._encoder.encode(self._texts[prompt_id])
+        return self._ids[prompt_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def fits(self, prompt: Prompt, max_length: int) -> bool:
+        """Whether a prompt leaves room for an answer; a text has no more tokens than bytes, which settles most."""
+        if len(prompt.text.encode()) + self._overhead < max_length:
+            return True
+        return len(self[prompt.prompt_id]) < max_length
 
 
 def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
