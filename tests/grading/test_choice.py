@@ -12,23 +12,50 @@ from agpo_bench.records import Reference
 @pytest.mark.parametrize(
     ("response", "picked"),
     [
-        ("The final answer is (B). I hope it is correct.", "B"), ("The answer is therefore B", "B"), ("B", "B"), ("$B$", "B"),
-        ("**B**", "B"), (r"\boxed{B}", "B"), (r"\boxed{\text{(B)}}", "B"), (r"\boxed{B. 12}", "B"), (r"\boxed{12 \text{ (B)}}", "B"),
-        (r"The answer is \(B\).", "B"), ("I choose option B.", "B"), ("Option B is correct.", "B"), ("the answer is (b)", "B"),
-        ("故选B", "B"), ("故选：Ｂ。", "B"), ("答案是 B", "B"), ("综上，选项B是正确的。", "B"), ("因此应选择B", "B"), ("不选A，选B", "B"),
-        ("选项A错误，选项B正确", "B"), ("The answer is (A)... no, the answer is (B).", "B"), ("Both B and C look good. The answer is (B).", "B"),
+        ("The final answer is (B). I hope it is correct.", "B"),
+        ("The answer is therefore B", "B"),
+        ("B", "B"),
+        ("$B$", "B"),
+        ("**B**", "B"),
+        (r"\boxed{B}", "B"),
+        (r"\boxed{\text{(B)}}", "B"),
+        (r"\boxed{B. 12}", "B"),
+        (r"\boxed{12 \text{ (B)}}", "B"),
+        (r"The answer is \(B\).", "B"),
+        ("I choose option B.", "B"),
+        ("Option B is correct.", "B"),
+        ("the answer is (b)", "B"),
+        ("故选B", "B"),
+        ("故选：Ｂ。", "B"),
+        ("答案是 B", "B"),
+        ("综上，选项B是正确的。", "B"),
+        ("因此应选择B", "B"),
+        ("不选A，选B", "B"),
+        ("选项A错误，选项B正确", "B"),
+        ("The answer is (A)... no, the answer is (B).", "B"),
+        ("Both B and C look good. The answer is (B).", "B"),
         ("Some work.\n\nB", "B"),
     ],
-)  # fmt: skip
+)
 def test_explicit_statements_are_read(response: str, picked: str) -> None:
     assert extract_choice(response) == picked
 
 
 @pytest.mark.parametrize(
     "response",
-    ["A is wrong, and so is C.", "the final answer is a number", "Answer: A lever moves it", r"\boxed{14}", "CO2", "", "选择题第3题",
-     "the answer is b", r"\boxed{\Delta E}", "Triangle ABC has area 4."],
-)  # fmt: skip
+    [
+        "A is wrong, and so is C.",
+        "the final answer is a number",
+        "Answer: A lever moves it",
+        r"\boxed{14}",
+        "CO2",
+        "",
+        "选择题第3题",
+        "the answer is b",
+        r"\boxed{\Delta E}",
+        "Triangle ABC has area 4.",
+    ],
+)
 def test_letters_that_are_no_statement_are_not_read(response: str) -> None:
     assert extract_choice(response) is None
 
@@ -37,21 +64,28 @@ def test_letters_that_are_no_statement_are_not_read(response: str) -> None:
     ("response", "picked"),
     [
         # EleutherAI/lm-evaluation-harness#4188; jundot/omlx#3668: the words "a" and "I"
-        ("The answer is B because a magnet pulls.", "B"), ("The answer is E because I measured it.", "E"),
+        ("The answer is B because a magnet pulls.", "B"),
+        ("The answer is E because I measured it.", "E"),
         # groq/openbench#348; openai/simple-evals#33: the first letter of the next word
-        ("Answer can be read off.\n\nAnswer: C", "C"), ("Antwort:\n\nAntwort: D", "D"),
+        ("Answer can be read off.\n\nAnswer: C", "C"),
+        ("Antwort:\n\nAntwort: D", "D"),
         ("The final answer is above 9, which is choice (D).", "D"),
         # UKGovernmentBEIS/inspect_ai#5055; NVIDIA-NeMo/Gym#1844; NVIDIA-NeMo/Skills#1526: wrappers, letters in formulas
-        ("ANSWER: **C**", "C"), ("ANSWER: $C$", "C"), (r"\boxed{\text{C}}", "C"), (r"\boxed{C: the force halves}", "C"),
+        ("ANSWER: **C**", "C"),
+        ("ANSWER: $C$", "C"),
+        (r"\boxed{\text{C}}", "C"),
+        (r"\boxed{C: the force halves}", "C"),
         (r"So \boxed{\langle B\rangle \gg \Delta C}." + "\n**Answer: E**", "E"),
         # antirez/ds4#321: a rejected option beside the pick
-        ("Answer: it cannot be A, so C", "C"), ("Answer: C, not A", "C"), ("The answer is C and A is wrong", "C"),
+        ("Answer: it cannot be A, so C", "C"),
+        ("Answer: C, not A", "C"),
+        ("The answer is C and A is wrong", "C"),
         # open-compass/opencompass#2600: two Chinese patterns fused
         ("A、C都没有考虑摩擦，只有选项D是对的", "D"),
         # deepseek-ai/DeepSeek-Math answer_extraction.py: the letter whose first place is latest
         ("答案是 B，因为 A 错", "B"),
     ],
-)  # fmt: skip
+)
 def test_known_misreadings_do_not_happen(response: str, picked: str) -> None:
     assert extract_choice(response, letters="ABCDEFGHIJ") == picked
 

@@ -45,10 +45,17 @@ def test_only_a_header_after_a_blank_line_starts_a_next_question() -> None:
 @pytest.mark.parametrize(
     ("text", "normal"),
     [
-        ("１８．５％", "18.5%"), ("−3 – 4", "-3 - 4"), ("m²", "m^{2}"), ("10⁻⁷", "10^{-7}"), ("2½", "2 1/2"), ("½", "1/2"),
-        ("a\u200bb\x00c", "abc"), ("x\ud800y", "x\ufffdy"), ("（Ａ）", "(A)"),
+        ("１８．５％", "18.5%"),
+        ("−3 – 4", "-3 - 4"),
+        ("m²", "m^{2}"),
+        ("10⁻⁷", "10^{-7}"),
+        ("2½", "2 1/2"),
+        ("½", "1/2"),
+        ("a\u200bb\x00c", "abc"),
+        ("x\ud800y", "x\ufffdy"),
+        ("（Ａ）", "(A)"),
     ],
-)  # fmt: skip
+)
 def test_text_has_one_form(text: str, normal: str) -> None:
     assert normalise_text(text) == normal
     assert normalise_text(normal) == normal

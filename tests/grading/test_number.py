@@ -1,4 +1,4 @@
-"""GSM8K and CMATH: where the number stands, how it is read, and when two are equal. Sources named are upstream reports."""
+"""GSM8K and CMATH: where the number stands, how it is read, when two are equal. Sources are upstream reports."""
 
 from __future__ import annotations
 
@@ -107,19 +107,30 @@ def test_every_spelling_of_a_value_is_the_value(spelling: str) -> None:
     ("first", "second", "is_equal"),
     [
         # aisa-group/PostTrainBench#44; UKGovernmentBEIS/inspect_ai#3916; NVIDIA-NeMo/Skills#1074
-        ("13", "613", False), ("-9", "9", False), ("27", "027", True), ("2.71", "42.71", False),
+        ("13", "613", False),
+        ("-9", "9", False),
+        ("27", "027", True),
+        ("2.71", "42.71", False),
         # huggingface/Math-Verify#34 and #3: mixed numbers, the sign covers all of it
-        ("7/4", "1 3/4", True), ("3.5", r"3\frac{1}{2}", True), ("-2.5", "-2 1/2", True), ("-1.5", "-2 1/2", False),
+        ("7/4", "1 3/4", True),
+        ("3.5", r"3\frac{1}{2}", True),
+        ("-2.5", "-2 1/2", True),
+        ("-1.5", "-2 1/2", False),
         # fathom-lab/styxx#77; maziyarpanahi/openmed#1468: minus signs and full-width forms
-        ("-0.37", "\u22120.37", True), ("0.37", "\u22120.37", False), ("-6", "\uff0d6", True), ("2.5", "２．５", True),
+        ("-0.37", "\u22120.37", True),
+        ("0.37", "\u22120.37", False),
+        ("-6", "\uff0d6", True),
+        ("2.5", "２．５", True),
         # huggingface/Math-Verify#14; mitdbg/Kramabench#33: tiny values are not all equal
-        ("3.1e-13", "5.2e-13", False), ("1/1024", "1/1025", False),
+        ("3.1e-13", "5.2e-13", False),
+        ("1/1024", "1/1025", False),
         # Qwen2.5-Math grader.py: integers within 1e-4 of each other
         ("654321", "654325", False),
         # UTF: superscripts and vulgar fractions
-        ("2.5", "2½", True), ("1/10000", "10⁻⁴", True),
+        ("2.5", "2½", True),
+        ("1/10000", "10⁻⁴", True),
     ],
-)  # fmt: skip
+)
 def test_equality_is_of_exact_values_and_symmetric(first: str, second: str, is_equal: bool) -> None:
     assert score(second, first) == score(first, second) == float(is_equal)
     assert GSM8K.are_equivalent(first, second) == GSM8K.are_equivalent(second, first) == is_equal
@@ -128,15 +139,33 @@ def test_equality_is_of_exact_values_and_symmetric(first: str, second: str, is_e
 @pytest.mark.parametrize(
     ("response", "gold", "right"),
     [
-        ("所以答案是：27。", "27", 1), ("答案是27元。", "27", 1), ("答案是二十七。", "27", 1), ("答案是：27元，不是30元。", "27", 1),
-        ("答案是：26，检验27", "27", 0), ("20+7=27，所以答案是：26。", "27", 0), ("答案是：27.1。", "27", 0),
-        ("答案是5分之2。", "2/5", 1), ("答案是五分之二。", "2/5", 1), ("答案是：\\frac{2}{5}。", "2/5", 1), ("答案是0.4", "2/5", 1),
-        ("答案是二又二分之一。", "2.5", 1), ("答案是2又1/2。", "5/2", 1), ("答案是3万。", "30000", 1), ("共有1.2亿人。", "120000000", 1),
-        ("便宜了25%。", "25%", 1), ("答案是百分之二十五。", "25%", 1), ("答案是0.25。", "25%", 1), ("答案是25。", "25%", 0),
-        ("答案是25%。", "0.25", 1), ("答：小明有3个苹果，一共有18个。", "18", 1), ("一共是三角形的十八倍。", "18", 1),
-        ("答案是3千米。", "3", 1), ("答案是负三。", "-3", 1), ("答案是零点五。", "0.5", 1),
+        ("所以答案是：27。", "27", 1),
+        ("答案是27元。", "27", 1),
+        ("答案是二十七。", "27", 1),
+        ("答案是：27元，不是30元。", "27", 1),
+        ("答案是：26，检验27", "27", 0),
+        ("20+7=27，所以答案是：26。", "27", 0),
+        ("答案是：27.1。", "27", 0),
+        ("答案是5分之2。", "2/5", 1),
+        ("答案是五分之二。", "2/5", 1),
+        ("答案是：\\frac{2}{5}。", "2/5", 1),
+        ("答案是0.4", "2/5", 1),
+        ("答案是二又二分之一。", "2.5", 1),
+        ("答案是2又1/2。", "5/2", 1),
+        ("答案是3万。", "30000", 1),
+        ("共有1.2亿人。", "120000000", 1),
+        ("便宜了25%。", "25%", 1),
+        ("答案是百分之二十五。", "25%", 1),
+        ("答案是0.25。", "25%", 1),
+        ("答案是25。", "25%", 0),
+        ("答案是25%。", "0.25", 1),
+        ("答：小明有3个苹果，一共有18个。", "18", 1),
+        ("一共是三角形的十八倍。", "18", 1),
+        ("答案是3千米。", "3", 1),
+        ("答案是负三。", "-3", 1),
+        ("答案是零点五。", "0.5", 1),
     ],
-)  # fmt: skip
+)
 def test_chinese_answers(response: str, gold: str, right: int) -> None:
     assert score(response, gold, style="cmath") == right
 
