@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import platform
 import queue
 import socket
 import subprocess
@@ -203,7 +204,8 @@ class Sandbox:
     def __init__(
         self, *, num_workers: int | None = None, isolation: IsolationKind = "auto", wrapper: Sequence[str] = ()
     ) -> None:
-        self.num_workers = num_workers or len(os.sched_getaffinity(0))
+        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.num_workers = num_workers or num_cores
         self._kinds: tuple[str, ...] = ("namespaces", "landlock") if isolation == "auto" else (isolation,)
         self._wrapper = tuple(wrapper)
         self._lock = threading.Lock()
@@ -221,6 +223,11 @@ class Sandbox:
                     self._idle.put(None)
 
     def _start(self) -> _Server:
+        if sys.platform != "linux" or platform.machine() not in sandbox_server.MACHINES:
+            raise SandboxError(
+                f"programs cannot be isolated on {sys.platform} {platform.machine()}; "
+                f"use Linux on {' or '.join(sandbox_server.MACHINES)}"
+            )
         problems: list[str] = []
         for kind in self._kinds:
             try:

@@ -103,7 +103,8 @@ _SYSCALLS: dict[str, tuple[int, int]] = {  # name: (x86_64, aarch64); -1 where a
     "mknodat": (259, 33), "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171),
 }  # fmt: skip
 _LANDLOCK_SYSCALLS: dict[str, tuple[int, int]] = {  # refused as well where no pid namespace hides the harness
-    "kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
     "setpriority": (141, 140), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "ioprio_set": (251, 30), "chmod": (90, -1),
     "fchmod": (91, 52), "fchmodat": (268, 53), "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1),
@@ -112,15 +113,19 @@ _LANDLOCK_SYSCALLS: dict[str, tuple[int, int]] = {  # refused as well where no p
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "fchmodat2": (452, 452),
     "capset": (126, 91), "inotify_add_watch": (254, 27),
 }  # fmt: skip
-_TGKILL, _PRLIMIT = (234, 131), (302, 261)
-_MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
+_LANDLOCK_ARGUMENTS = [  # calls, the index of an argument, and the values of it that send signals to others
+    ((72, 25), 1, (8, 10, 15)),  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX
+    ((16, 29), 1, (0x8901, 0x8902)),  # ioctl: FIOSETOWN, SIOCSPGRP
+]
+_PRLIMIT = (302, 261)
+MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 _CLONE_THREAD = 0x00010000
 _ALLOW, _KILL, _REFUSE, _MISSING = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 
 
 def _filter_program(is_landlock: bool) -> bytes:
     """The BPF program: load the call's number, and refuse those named above."""
-    column, architecture, _ = _MACHINES[platform.machine()]
+    column, architecture, _ = MACHINES[platform.machine()]
 
     def load(offset: int) -> bytes:
         return struct.pack("=HBBI", 0x20, 0, 0, offset)
@@ -137,9 +142,10 @@ def _filter_program(is_landlock: bool) -> bytes:
     refused = dict(_SYSCALLS)
     if is_landlock:
         refused |= _LANDLOCK_SYSCALLS
-        # Another process may not be signalled or limited; abort() must still reach the program itself.
-        code += [jump_equal(_TGKILL[column], 0, 4), load(32), jump_equal(signal.SIGABRT, 1, 0), give(_REFUSE)]
-        code += [give(_ALLOW)]
+        for numbers, argument, values in _LANDLOCK_ARGUMENTS:
+            tests = [jump_equal(value, 0, 1) + give(_REFUSE) for value in values]
+            code += [jump_equal(numbers[column], 0, 2 * len(tests) + 2), load(16 + 8 * argument), *tests, give(_ALLOW)]
+        # Limits of this process only.
         code += [jump_equal(_PRLIMIT[column], 0, 4), load(16), jump_equal(0, 1, 0), give(_REFUSE), give(_ALLOW)]
     for name, numbers in refused.items():
         if numbers[column] < 0:
@@ -157,7 +163,7 @@ def _install_filter(program: bytes) -> None:
     descriptor = ctypes.create_string_buffer(
         struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)), struct.calcsize("@HP")
     )
-    number = _MACHINES[platform.machine()][2]
+    number = MACHINES[platform.machine()][2]
     # SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW: without the flag older kernels slow the program down.
     _check(_libc.syscall(ctypes.c_long(number), ctypes.c_uint(1), ctypes.c_uint(4), descriptor), "seccomp")
 
@@ -282,7 +288,7 @@ def _build_root(paths: list[str], hidden: list[str]) -> None:
 
 
 def _pivot_root_number() -> int:
-    return _SYSCALLS["pivot_root"][_MACHINES[platform.machine()][0]]
+    return _SYSCALLS["pivot_root"][MACHINES[platform.machine()][0]]
 
 
 class _Server:
@@ -374,8 +380,8 @@ class _Server:
                 wait = min(max(cpu_left, 0.001), max(wall_left, 0.001))
                 if killed:
                     break
-                ended = select.select([descriptor, self.channel], [], [], wait)[0]
-                if self.channel in ended:  # The harness says nothing while it waits: it is gone.
+                ended = select.select([descriptor, self.channel.fileno()], [], [], wait)[0]
+                if self.channel.fileno() in ended:  # The harness says nothing while it waits: it is gone.
                     os.kill(pid, signal.SIGKILL)
                     os._exit(0)
                 if ended:

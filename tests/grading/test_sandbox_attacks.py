@@ -49,7 +49,10 @@ WALLS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(WALLS))
+@pytest.fixture(
+    scope="module",
+    params=["namespaces", *(pytest.param(wall, marks=pytest.mark.slow) for wall in WALLS if wall != "namespaces")],
+)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     sandbox = Sandbox(num_workers=1, **WALLS[request.param])  # type: ignore[arg-type]
     honest = sandbox.run(Job(source=b"print(1)", stdin=b""))
@@ -161,6 +164,23 @@ ATTACKS: dict[str, Attack] = {
         REFUSED + "me = os.getpid()\nprint({attempt(lambda: os.kill(n, 0)) for n in range(1, 40000) if n != me})",
         prints="{'refused'}",
         limits=Limits(cpu_seconds=4, wall_seconds=30),
+    ),
+    "signals by other calls": Attack(
+        CTYPES
+        + "import fcntl, os, platform, socket\nx86 = platform.machine() == 'x86_64'\nother = os.getppid() or 2**22 - 1\n"
+        "results = [call(234 if x86 else 131, other, other, 6), call(129 if x86 else 138, other, 9, 0)]\n"
+        "first, second = socket.socketpair()\n"
+        "try: fcntl.fcntl(first, fcntl.F_SETOWN, other); results.append(0)\nexcept OSError: results.append(-1)\n"
+        "print(*results)",
+        prints="-1 -1 -1",
+    ),
+    "32-bit call table": Attack(
+        # mov eax, 2 (fork); int 0x80; ret
+        "import ctypes, mmap, platform\nif platform.machine() != 'x86_64': raise SystemExit(1)\n"
+        "m = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\xb8\\x02\\0\\0\\0\\xcd\\x80\\xc3')\n"
+        "f = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))\nprint(f())",
+        "runtime_error",
+        prints="",
     ),
     "kills its group": Attack("import os\ntry: os.killpg(0, 15)\nexcept OSError: pass\nprint(1)", "ok|runtime_error"),
     "aborts": Attack("import os\nos.abort()", "runtime_error"),

@@ -1,0 +1,93 @@
+"""2,000 small programs in the sandbox, against the same programs one unprotected ``subprocess.run`` at a time.
+
+``python benchmarks/sandbox_vs_subprocess.py [--programs 2000] [--workers 1 2]``. Prints seconds a program, wall and CPU
+(harness and all it started), and ratios to subprocess.run in the same run. CPU is the figure to read on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from agpo_bench.grading.sandbox import Job, Sandbox
+
+SOURCE = "a, b = map(int, input().split())\nprint(sum(x * x for x in range(a, b)))\n"
+
+
+class Cost(NamedTuple):
+    """Of one program, on average."""
+
+    wall_seconds: float
+    cpu_seconds: float
+
+
+def measure(run: Callable[[], None], num_programs: int) -> Cost:
+    """Cost of one program; ``run`` must end what it started, so that its CPU time is counted."""
+
+    def cpu() -> float:
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    wall_before, cpu_before = time.perf_counter(), cpu()
+    run()
+    return Cost((time.perf_counter() - wall_before) / num_programs, (cpu() - cpu_before) / num_programs)
+
+
+def expected(number: int) -> bytes:
+    """What program ``number`` prints."""
+    return b"%d\n" % sum(x * x for x in range(number, number + 50))
+
+
+def run_subprocesses(num_programs: int) -> None:
+    """One unprotected interpreter a program, one at a time."""
+    for number in range(num_programs):
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", SOURCE],
+            input=b"%d %d\n" % (number, number + 50),
+            capture_output=True,
+            timeout=10,
+            check=True,
+        )
+        assert done.stdout == expected(number)
+
+
+def run_sandbox(num_programs: int, num_workers: int) -> str:
+    """The same in a sandbox, its start and end included. Returns its isolation."""
+    sandbox = Sandbox(num_workers=num_workers)
+    jobs = [Job(source=SOURCE.encode(), stdin=b"%d %d\n" % (n, n + 50)) for n in range(num_programs)]
+    for number, result in enumerate(sandbox.run_many(jobs)):
+        assert result.status == "ok", result
+        assert result.stdout == expected(number)
+    isolation = sandbox.isolation
+    sandbox.close()
+    return isolation
+
+
+def main() -> None:
+    """Measure and print a small table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=2000)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, len(os.sched_getaffinity(0))])
+    arguments = parser.parse_args()
+    count = arguments.programs
+    base = measure(lambda: run_subprocesses(count), count)
+    print(f"{count} programs, load average {os.getloadavg()[0]:.1f}")
+    print(f"{'':30}{'wall ms':>10}{'CPU ms':>10}{'wall ratio':>12}{'CPU ratio':>12}")
+    print(f"{'subprocess.run, no protection':30}{base.wall_seconds * 1e3:>10.2f}{base.cpu_seconds * 1e3:>10.2f}")
+    for num_workers in arguments.workers:
+        kinds: list[str] = []
+        cost = measure(lambda n=num_workers, k=kinds: k.append(run_sandbox(count, n)), count)  # type: ignore[misc]
+        print(
+            f"{f'sandbox, {num_workers} at a time':30}{cost.wall_seconds * 1e3:>10.2f}{cost.cpu_seconds * 1e3:>10.2f}"
+            f"{cost.wall_seconds / base.wall_seconds:>12.2f}{cost.cpu_seconds / base.cpu_seconds:>12.2f}  ({kinds[0]})"
+        )
+
+
+if __name__ == "__main__":
+    main()
