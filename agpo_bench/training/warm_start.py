@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
+import transformers
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agpo_bench.data.embedded.items import FAMILIES, drawn_problems
+from agpo_bench.data.embedded.tokenizer import build_tokenizer
+from agpo_bench.files import write_whole
+from agpo_bench.training.model import wrap_model
+from agpo_bench.training.warm_start_gate import BOUNDS, failures, measure
+
+MODEL_CARD = "model_card.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +45,76 @@ class WarmStartRecipe:
     tokens_per_sequence: float = 15.0
     """The constant that the summed token losses of a batch are divided by, times the batch size. A token mean within
     length-sorted batches would weigh the tokens of short answers more."""
+
+
+_SHARES = {"codecontests": 0.6, "sat": 1.5, "mmlu_stem": 1.5, "gaokao_qa": 1.5}
+"""Weight of a family among the demonstrations: finding the right option is learnt late, copying a program early."""
+
+
+def warm_start(
+    out: Path,
+    *,
+    seed: int | None = None,
+    steps: int | None = None,
+    gate_items: int = 100,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+) -> dict[str, Any]:
+    """Make the embedded model in the new directory ``out`` and return its card, which is also written there.
+
+    Everything else of the recipe is fixed: the same seed and steps give the same bytes on the same machine and
+    versions, whatever the number of threads asked for (one is used). ``progress`` is called with each step and its
+    loss. The card says how the model does on ``gate_items`` dev problems a family, and which bounds it misses.
+    Errors: ValueError if ``out`` exists and is not an empty directory.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is not empty; name a new folder for the remade model")
+    recipe = WarmStartRecipe()
+    recipe = replace(recipe, seed=recipe.seed if seed is None else seed, steps=recipe.steps if steps is None else steps)
+    if recipe.steps < 1:
+        raise ValueError(f"warm start of {recipe.steps} steps trains nothing; use 1 or more")
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        tokenizer = build_tokenizer()
+        model = new_model(tokenizer, seed=recipe.seed)
+        for step, loss in enumerate(train(model, tokenizer, recipe), start=1):
+            progress(step, loss)
+        loaded = wrap_model(model, tokenizer, source=str(out))
+        measures = measure(loaded, items_per_task=gate_items, seed=recipe.seed)
+    finally:
+        torch.set_num_threads(num_threads)
+    card = {
+        "model": "embedded sample model: supervised training on generated problems, see agpo_bench.data.embedded",
+        "num_parameters": loaded.num_parameters,
+        "fingerprint": loaded.fingerprint,
+        "recipe": asdict(recipe),
+        "versions": {
+            "python": sys.version.split()[0],
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+        "gate": {
+            "split": "dev",
+            "items_per_task": gate_items,
+            "bounds": {name: list(bound) for name, bound in BOUNDS.items()},
+            "missed": failures(measures["mean"]),
+            "measured": {task: asdict(row) for task, row in measures.items()},
+        },
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    working = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        model.save_pretrained(str(working))
+        tokenizer.save_pretrained(str(working))
+        write_whole(working / MODEL_CARD, json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        working.chmod(0o755)
+        if out.exists():
+            out.rmdir()
+        working.rename(out)
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
+    return card
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCausalLM:
@@ -71,7 +154,7 @@ def train(model: Any, tokenizer: PreTrainedTokenizerFast, recipe: WarmStartRecip
         target = is_response_BT[:, 1:]
         logits_NV = model.lm_head(hidden_BTH[target])
         loss = functional.cross_entropy(logits_NV, ids_BT[:, 1:][target], reduction="sum") / normaliser
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -91,13 +174,15 @@ def _batches(tokenizer: PreTrainedTokenizerFast, recipe: WarmStartRecipe) -> Ite
     pool_batches = 32
     rng = random.Random(f"{recipe.seed}/batches")
     streams = {task: drawn_problems(task, "train", seed=recipe.seed) for task in FAMILIES}
+    weights = [_SHARES.get(task, 1.0) for task in FAMILIES]
     left = recipe.steps
     while left > 0:
-        tasks = [task for task in FAMILIES for _ in range(-(-pool_batches * recipe.batch_size // len(FAMILIES)))]
-        problems = [next(streams[task]) for task in rng.sample(tasks, pool_batches * recipe.batch_size)]
+        tasks = rng.choices(list(FAMILIES), weights=weights, k=pool_batches * recipe.batch_size)
+        problems = [next(streams[task]) for task in tasks]
         answers = [item.direct if rng.random() < recipe.direct_share else item.worked for item in problems]
         prompt_ids = tokenizer([item.prompt for item in problems])["input_ids"]
-        answer_ids = tokenizer([answer + tokenizer.eos_token for answer in answers], add_special_tokens=False)["input_ids"]
+        ended = [answer + tokenizer.eos_token for answer in answers]
+        answer_ids = tokenizer(ended, add_special_tokens=False)["input_ids"]
         rows = sorted(zip(prompt_ids, answer_ids, strict=True), key=lambda row: len(row[0]) + len(row[1]))
         batches = [rows[start : start + recipe.batch_size] for start in range(0, len(rows), recipe.batch_size)]
         rng.shuffle(batches)

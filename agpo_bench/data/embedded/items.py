@@ -31,7 +31,7 @@ _SHARES: dict[Split, range] = {"train": range(70), "dev": range(70, 76), "test":
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedItem:
-    """One embedded problem. Two splits never share a ``kind`` and ``parameters``; within one, only options may differ."""
+    """One embedded problem. Splits never share a ``kind`` and ``parameters``; within one, options may differ."""
 
     item_id: str
     """``<task>/<split>/<row>``."""

@@ -30,31 +30,34 @@ class Problem:
 Family = Callable[[random.Random], Problem]
 """Draws one problem. Depends on nothing but the generator passed in."""
 
-ENGLISH_LEADS = (
-    ("", "First, ", "We have ", "Note that "),
-    ("", "So ", "Then ", "Now "),
-    ("", "So ", "Thus ", "Hence "),
-)
-CHINESE_LEADS = (("", "首先", "先算", "由题意"), ("", "再算", "然后", "所以"), ("", "所以", "因此", "于是"))
+ENGLISH_LEADS = ("", "First, ", "We have ", "Note that ", "So ", "Then ", "Now ", "Thus ", "Hence ")
+CHINESE_LEADS = ("", "首先", "先算", "由题意", "再算", "然后", "所以", "因此", "于是")
 
 
-def working(rng: random.Random, lines: Sequence[str], *, leads: tuple[tuple[str, ...], ...] = ENGLISH_LEADS) -> str:
-    """Join the lines of a worked solution, each opened with a connective or none, as people's solutions vary."""
-    opened = [rng.choice(leads[min(row, len(leads) - 1)]) + line for row, line in enumerate(lines)]
+def small_or_larger(rng: random.Random) -> int:
+    """One digit in three draws of four, else 10 to 30: the spread of difficulty within a template."""
+    return rng.randint(1, 9) if rng.random() < 0.75 else rng.randint(10, 30)
+
+
+def working(rng: random.Random, lines: Sequence[str], *, leads: Sequence[str] = ENGLISH_LEADS) -> str:
+    """Join the lines of a worked solution, each opened with a connective or none, as people's solutions vary.
+
+    The first line takes one of the first four, later lines none or one of the others.
+    """
+    opened = [rng.choice((leads[0], *leads[4:]) if row else leads[:4]) + line for row, line in enumerate(lines)]
     return "".join(f"{line}\n" for line in opened)
 
 
 def offered_options(rng: random.Random, answer: int, *, slips: Sequence[int]) -> tuple[tuple[str, ...], str]:
-    """Four different numbers in random order, and the letter of ``answer``.
+    """Four numbers in random order, no two with the same last digit, and the letter of ``answer``.
 
-    The wrong ones are results of likely slips, filled up with neighbours; none is negative.
+    The wrong ones are results of likely slips where these fit, filled up with neighbours; none is negative.
     """
-    wrong: list[int] = []
-    candidates = [*slips, answer + 1, answer + 2, answer + 10, answer - 1, answer - 2, answer - 10, answer + 3]
-    rng.shuffle(candidates)
-    for candidate in candidates:
-        if candidate >= 0 and candidate != answer and candidate not in wrong:
-            wrong.append(candidate)
-    options = [answer, *wrong[:3]]
+    near = [answer + offset for offset in (-11, -9, -3, -2, -1, 1, 2, 3, 9, 11)]
+    rng.shuffle(near)
+    options = [answer]
+    for candidate in [*rng.sample(list(slips), len(slips)), *near]:
+        if len(options) < 4 and candidate >= 0 and candidate % 10 not in {option % 10 for option in options}:
+            options.append(candidate)
     rng.shuffle(options)
     return tuple(str(option) for option in options), "ABCD"[options.index(answer)]

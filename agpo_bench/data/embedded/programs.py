@@ -16,7 +16,7 @@ _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2}
 def codecontests(rng: random.Random) -> Problem:
     """Two to four operations on one integer, to be carried out (``forward``) or undone (``inverse``)."""
     kind = rng.choice(("forward", "inverse"))
-    described = [(rng.choice(("+", "-", "*")), rng.randint(2, 9)) for _ in range(rng.randint(2, 4))]
+    described = [(rng.choice(("+", "-", "*")), _constant(rng)) for _ in range(rng.randint(2, 4))]
     spoken = ", then ".join(_WORDS[sign].format(number) for sign, number in described)
     if kind == "forward":
         text = f"Read n. {spoken.capitalize()}. Print the result."
@@ -43,6 +43,10 @@ def codecontests(rng: random.Random) -> Problem:
         direct=f"{head}print({expression})\n{tail}",
         worked=f"{head}{lines}print(n)\n{tail}",
     )
+
+
+def _constant(rng: random.Random) -> int:
+    return rng.randint(2, 9) if rng.random() < 0.5 else rng.randint(10, 99)
 
 
 def _apply(operations: list[tuple[str, int]], value: int) -> int:
