@@ -95,12 +95,12 @@ def make_toy(method: Method, *, seed: int = 0, spread: float = 0.6, num_prompts:
 
     old, ref = normal(9), normal(9)
     theta = old + spread * normal(9)
-    G = method.rollouts_per_prompt(5)
+    G = method.rollouts_per_prompt(8)
     B = num_prompts * G
     tokens_BT = torch.randint(0, 2, (B, 3), generator=generator)
     lengths_B = torch.randint(1, 4, (B,), generator=generator)
     mask_BT = torch.arange(3)[None, :] < lengths_B[:, None]
-    scores_PG = torch.randint(0, 2, (num_prompts, G), generator=generator).double()
+    scores_PG = (torch.rand(num_prompts, G, generator=generator) < 0.3).double()
     if G > 1:
         scores_PG[:, 0], scores_PG[:, 1] = 0.0, 1.0
         scores_PG[0] = 0.0  # one group without any signal
@@ -111,6 +111,7 @@ def make_toy(method: Method, *, seed: int = 0, spread: float = 0.6, num_prompts:
     old_logprob_BT = toy_logprobs(old, tokens_BT).masked_fill(~mask_BT, -77.0)  # padding must not matter
     ref_logprob_BT = toy_logprobs(ref, tokens_BT).masked_fill(~mask_BT, 55.0)
     if method.loop == "preference":
+        assert B % 2 == 0
         return Toy(
             method=method,
             theta=theta,
@@ -118,12 +119,12 @@ def make_toy(method: Method, *, seed: int = 0, spread: float = 0.6, num_prompts:
                 logprob_BT=old_logprob_BT,
                 old_logprob_BT=old_logprob_BT,
                 ref_logprob_BT=ref_logprob_BT,
-                mask_BT=mask_BT[: B - B % 2],
+                mask_BT=mask_BT,
                 advantage_BT=old_logprob_BT,
                 clip_low_B1=old_logprob_BT,
                 clip_high_B1=old_logprob_BT,
             ),
-            tokens_BT=tokens_BT[: B - B % 2],
+            tokens_BT=tokens_BT,
             denominators=LossDenominators(num_tokens=0, num_sequences=0, max_new_tokens=MAX_NEW_TOKENS),
             extras=MinibatchExtras(),
         )

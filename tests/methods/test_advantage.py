@@ -45,13 +45,13 @@ def binary(c: int, k: int = 8) -> torch.Tensor:
 def inputs(rewards: torch.Tensor, **given) -> AdvantageInputs:
     rewards = rewards.double()
     everything = torch.ones_like(rewards, dtype=torch.bool)
-    defaults = dict(
-        rewards_PG=rewards,
-        scores_PG=rewards,
-        prompt_ids=tuple(f"p{i}" for i in range(len(rewards))),
-        is_valid_PG=everything,
-        is_finished_PG=everything,
-    )
+    defaults = {
+        "rewards_PG": rewards,
+        "scores_PG": rewards,
+        "prompt_ids": tuple(f"p{i}" for i in range(len(rewards))),
+        "is_valid_PG": everything,
+        "is_finished_PG": everything,
+    }
     return AdvantageInputs(**(defaults | given))
 
 
@@ -193,7 +193,7 @@ def test_the_reward_sits_on_the_last_token_and_never_on_padding():
 
 def test_critic_targets_are_not_whitened_and_advantages_are():
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    given = dict(mask_BT=mask, value_BT=torch.tensor([[0.2, 0.4, 0.6], [0.1, 9.0, 9.0]]))
+    given = {"mask_BT": mask, "value_BT": torch.tensor([[0.2, 0.4, 0.6], [0.1, 9.0, 9.0]])}
     result = advantages(Gae(), torch.tensor([[1.0, 0.0]]), **given)
     assert result.return_BT[0].tolist() == pytest.approx([0.951, 0.98, 1.0])
     assert result.return_BT[1].tolist() == pytest.approx([0.0, 0.0, 0.0])

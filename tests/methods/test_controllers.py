@@ -31,27 +31,29 @@ def radius(part: AdaptiveClip, *, entropy, step_kl=0.0, **probe) -> tuple[float,
 
 
 @pytest.mark.parametrize(
-    ("entropy", "votes", "sigma", "kappa", "step_kl", "expected"),
+    ("given", "expected"),
     [
-        (1.2, 0.5, 0.4, 0.3, 0.01, 0.1859155),
-        (1.5, 1.0, 0.35, 0.8, 0.003, 0.2587),
-        (1.0, 1.0, 0.35, 0.8, 0.003, 0.1725),
-        (0.6, 1.0, 0.35, 0.8, 0.003, 0.1035),
-        (0.4, 1.0, 0.35, 0.8, 0.003, 0.0690),
-        (0.3, 1.0, 0.35, 0.8, 0.003, 0.0517),
-        (0.2, 1.0, 0.35, 0.8, 0.003, 0.05),
-        (1.0, 1.0, 0.4629, 1.4402, 0.01, 0.15585),
-        (0.3, 0.5, 0.3, 1.0, 0.01, 0.05),
+        ({"entropy": 1.2, "votes": 0.5, "sigma": 0.4, "kappa": 0.3, "step_kl": 0.01}, 0.1859),
+        ({"entropy": 1.5, "votes": 1.0, "sigma": 0.35, "kappa": 0.8, "step_kl": 0.003}, 0.2587),
+        ({"entropy": 1.0, "votes": 1.0, "sigma": 0.35, "kappa": 0.8, "step_kl": 0.003}, 0.1725),
+        ({"entropy": 0.6, "votes": 1.0, "sigma": 0.35, "kappa": 0.8, "step_kl": 0.003}, 0.1035),
+        ({"entropy": 0.4, "votes": 1.0, "sigma": 0.35, "kappa": 0.8, "step_kl": 0.003}, 0.0690),
+        ({"entropy": 0.3, "votes": 1.0, "sigma": 0.35, "kappa": 0.8, "step_kl": 0.003}, 0.0517),
+        ({"entropy": 0.2, "votes": 1.0, "sigma": 0.35, "kappa": 0.8, "step_kl": 0.003}, 0.05),
+        ({"entropy": 1.0, "votes": 1.0, "sigma": 0.4629, "kappa": 1.4402, "step_kl": 0.01}, 0.1558),
+        ({"entropy": 0.3, "votes": 0.5, "sigma": 0.3, "kappa": 1.0, "step_kl": 0.01}, 0.05),
     ],
 )
-def test_radius_follows_equation_4(entropy, votes, sigma, kappa, step_kl, expected):
-    value, _ = radius(AdaptiveClip(), entropy=entropy, votes=votes, sigma=sigma, kappa=kappa, step_kl=step_kl)
-    assert value == pytest.approx(expected, abs=5.1e-5 if expected > 0.05 else 1e-12)
+def test_radius_follows_equation_4(given, expected):
+    value, _ = radius(AdaptiveClip(), **given)
+    assert value == pytest.approx(expected, abs=6e-5)
 
 
-def test_radius_of_the_first_case_to_seven_digits():
+def test_radius_to_the_last_digit_known():
     value, _ = radius(AdaptiveClip(), entropy=1.2, votes=0.5, sigma=0.4, kappa=0.3, step_kl=0.01)
     assert value == pytest.approx(0.1859155, abs=5e-8)
+    value, _ = radius(AdaptiveClip(), entropy=1.0, votes=1.0, sigma=0.4629, kappa=1.4402, step_kl=0.01)
+    assert value == pytest.approx(0.15585, abs=5e-6)
 
 
 def test_low_entropy_puts_the_radius_at_its_lower_bound_and_says_so():
@@ -63,7 +65,7 @@ def test_low_entropy_puts_the_radius_at_its_lower_bound_and_says_so():
 
 
 def test_each_logged_factor_is_the_radius_over_the_radius_without_that_term():
-    given = dict(entropy=1.2, votes=0.5, sigma=0.4, kappa=0.3, step_kl=0.01)
+    given = {"entropy": 1.2, "votes": 0.5, "sigma": 0.4, "kappa": 0.3, "step_kl": 0.01}
     _, log = radius(AdaptiveClip(), **given)
     without = {
         "H": radius(AdaptiveClip(use_entropy=False), **given)[1]["ctrl/eps_raw"],
