@@ -129,7 +129,9 @@ class LibraryForward:
         self._is_own_trunk = trunk is model.base_model
         self._checkpointing = checkpointing
         if checkpointing:
-            trunk.gradient_checkpointing_enable({"use_reentrant": False})
+            # The name changed during transformers 5.
+            old = trunk.gradient_checkpointing_enable
+            getattr(trunk, "activation_checkpointing_enable", old)({"use_reentrant": False})
         self._head_is_plain = self._is_own_trunk and self._probe_head()
 
     def _probe_head(self) -> bool:

@@ -23,13 +23,14 @@ def token_logprobs(
     temperature_M: Tensor,
     *,
     with_entropy: bool,
+    chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[Tensor, Tensor | None]:
     """Natural log softmax(logits / temperature)[target] and, if asked, the entropy of softmax(logits); float32.
 
     The backward pass computes the logits of each chunk again instead of keeping them:
     ∂logp/∂logit_v = (1[v = target] - p_v) / temperature and ∂H/∂logit_v = -q_v (log q_v + H), q at temperature 1.
     """
-    outputs = _TokenLogprobs.apply(hidden_Md, weight_Vd, bias_V, target_M, temperature_M, with_entropy)  # type: ignore[no-untyped-call]
+    outputs = _TokenLogprobs.apply(hidden_Md, weight_Vd, bias_V, target_M, temperature_M, with_entropy, chunk_elements)  # type: ignore[no-untyped-call]
     logprob_M, entropy_M = outputs
     return logprob_M, entropy_M if with_entropy else None
 
@@ -56,8 +57,9 @@ class _TokenLogprobs(torch.autograd.Function):
         target_M: Tensor,
         temperature_M: Tensor,
         with_entropy: bool,
+        chunk_elements: int,
     ) -> tuple[Tensor, Tensor]:
-        size = max(1, CHUNK_ELEMENTS // weight_Vd.shape[0])
+        size = max(1, chunk_elements // weight_Vd.shape[0])
         logprobs, entropies, kept = [], [], None
         for start in range(0, max(1, hidden_Md.shape[0]), size):
             part = slice(start, start + size)
@@ -105,4 +107,4 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_weight.addmm_(grad_MV.t(), hidden_Md[part])
             if grad_bias is not None:
                 grad_bias.add_(grad_MV.sum(dim=0))
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None

@@ -144,7 +144,7 @@ def chain(
         for state, row in logits.items():
             for token, logit in row.items():
                 model.lm_head.weight[token, state] = logit / math.sqrt(size)
-    first_eos = list(eos)[0] if isinstance(eos, Sequence) else eos
+    first_eos = eos[0] if isinstance(eos, Sequence) else eos
     names = [f"t{i}" for i in range(size)]
     return wrap_model(model, tokenizer(names, pad_token=names[pad], eos_token=names[first_eos]))
 
