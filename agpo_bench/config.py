@@ -58,7 +58,7 @@ class RunConfig(BaseModel):
     """Generated tokens of the run: probe, train, discarded and pairs together. Paper: 300M."""
 
     prompts_per_batch: int = Field(default=128, ge=1)
-    """P, prompts of a rollout batch (the paper does not give it)."""
+    """P, prompts of a rollout batch (the paper does not give it). Times ``group_size`` where a recipe fixes G = 1."""
     group_size: int = Field(default=8, ge=1)
     """G, rollouts a prompt, where the recipe leaves it open. Paper: 8."""
     max_length: int = Field(default=1024, ge=2)

@@ -122,8 +122,8 @@ class OnlineLoop:
         if session.method.needs.prompt_weights:
             ids = tuple(prompt.prompt_id for prompt in session.stream.prompts)
             weights = session.method.prompt_weights(session.method_state, ids)
-            return session.stream.draw(session.config.prompts_per_batch, weights=weights)
-        return session.stream.take(session.config.prompts_per_batch)
+            return session.stream.draw(session.num_prompts, weights=weights)
+        return session.stream.take(session.num_prompts)
 
     def _measure(self, prompts: Sequence[Prompt]) -> tuple[RolloutBatch | None, ProbeStatistics | None]:
         """Probe groups at the base temperature and their statistics; nothing where no part needs them."""

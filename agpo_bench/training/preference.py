@@ -89,7 +89,7 @@ class PreferenceLoop:
 
     def _sample(self) -> RolloutBatch:
         session, method = self.session, self.session.method
-        prompts = session.stream.take(session.config.prompts_per_batch)
+        prompts = session.stream.take(session.num_prompts)
         with session.clock.timed("time/gen"):
             groups = sample_groups(
                 session,

@@ -67,6 +67,8 @@ class Session:
     """Token ids of every prompt, by ``prompt_id``."""
     stop: Mapping[str, tuple[str, ...]]
     """Stop strings of every task."""
+    num_prompts: int
+    """P, prompts of a rollout batch."""
 
     ledger: TokenLedger
     method_state: MethodState

@@ -41,8 +41,7 @@ def model_path(model: str) -> str:
 
 
 def build_session(config: RunConfig, method: Method) -> Session:
-    """A session at step 0. Everything that can be wrong with config, data, model and method is told here."""
-    check(config, method)
+    """A session at step 0; ``check`` has been asked before."""
     prompts, stop = training_prompts(config)
     torch.manual_seed(config.seed)
     loaded = load_initial(config)
@@ -67,6 +66,7 @@ def build_session(config: RunConfig, method: Method) -> Session:
         stream=PromptStream(prompts, seed=config.seed),
         prompt_ids=prompt_ids,
         stop=stop,
+        num_prompts=num_prompts(config, method),
         ledger=TokenLedger(config.budget),
         method_state=method.start(),
         generator=generator,
@@ -86,7 +86,7 @@ def check(config: RunConfig, method: Method) -> None:
     if config.budget < worst:
         raise ValueError(
             f"a budget of {config.budget:,} tokens is below one rollout batch of {method.name}, which may take "
-            f"{worst:,} ({config.prompts_per_batch} prompts, groups of {size}, {config.max_new_tokens} tokens each"
+            f"{worst:,} ({num_prompts(config, method)} prompts, groups of {size}, {config.max_new_tokens} tokens each"
             f"{', and a probe' if method.needs.probe else ''}); raise the budget or lower prompts_per_batch"
         )
 
@@ -94,7 +94,16 @@ def check(config: RunConfig, method: Method) -> None:
 def worst_case_tokens(config: RunConfig, method: Method) -> int:
     """Tokens of one rollout batch if every response runs to the limit, the probe included."""
     rollouts: int = method.rollouts_per_prompt(config.group_size) + method.probe_size(config.group_size)
-    return config.prompts_per_batch * rollouts * config.max_new_tokens
+    return num_prompts(config, method) * rollouts * config.max_new_tokens
+
+
+def num_prompts(config: RunConfig, method: Method) -> int:
+    """Prompts of a rollout batch.
+
+    A recipe that fixes one rollout a prompt gets ``group_size`` times as many prompts, so that its batches hold as many
+    rollouts as those of the others.
+    """
+    return config.prompts_per_batch * (config.group_size if method.group_size == 1 else 1)
 
 
 def device_of(config: RunConfig) -> torch.device:

@@ -79,7 +79,11 @@ def update_policy(
         seen_tokens_B=torch.zeros(len(sequences), dtype=torch.float64),
     )
     for rows in _minibatches(session, groups):
-        _update_once(session, batch, sequences, rows=rows, report=report)
+        accumulate(session, batch, sequences, rows=rows, report=report)
+        norm = session.engine.step()
+        session.note_update(norm)
+        report.gradient_norms.append(norm)
+        report.num_updates += 1
     return report
 
 
@@ -94,9 +98,10 @@ def _minibatches(session: Session, groups: Sequence[Sequence[int]]) -> Iterator[
                 yield rows
 
 
-def _update_once(
+def accumulate(
     session: Session, batch: LossBatch, sequences: Sequence[ScoredSequence], *, rows: list[int], report: UpdateReport
 ) -> None:
+    """Add up the gradient of one minibatch, micro-batch by micro-batch."""
     method, policy, config = session.method, session.policy, session.config
     denominators = LossDenominators(
         num_tokens=int(batch.mask_BT[rows].sum()), num_sequences=len(rows), max_new_tokens=config.max_new_tokens
@@ -120,10 +125,6 @@ def _update_once(
         _observe(report, piece, index, output.active_tokens_B)
     for name, value in extras.log.items():
         report.extras[name].append(value)
-    norm = session.engine.step()
-    session.note_update(norm)
-    report.gradient_norms.append(norm)
-    report.num_updates += 1
     report.num_updates_with_clipping += was_active
     report.num_tokens += denominators.num_tokens
 
