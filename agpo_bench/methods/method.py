@@ -440,7 +440,6 @@ class Method(BaseModel):
                 "clip": self.clip.observe(state.clip, observed),
                 "kl": self.kl.observe(state.kl, observed),
                 "advantage": self.advantage.observe(state.advantage, observed),
-                "num_updates_seen": state.num_updates_seen + 1,
             }
         )
 

@@ -17,7 +17,7 @@ class Part(BaseModel):
     state: a stateful one offers ``start()`` and returns the next state beside its value.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     use: str
 

@@ -17,7 +17,6 @@ class MethodState(BaseModel):
     kl: dict[str, Any]
     advantage: dict[str, Any]
     shaping: dict[str, Any]
-    num_updates_seen: int = 0
 
     def to_json(self) -> str:
         """As one JSON object; floats round-trip to the same bits."""
