@@ -192,6 +192,8 @@ class ProgramGrader:
     def grade_many(self, pairs: Sequence[tuple[str, Reference]]) -> list[Verdict]:
         """Judge many responses, in parallel over problems and tests; verdicts in the order of the pairs."""
         verdicts: dict[int, Verdict] = {}
+        first_of: dict[tuple[str, int], int] = {}
+        same_as: dict[int, int] = {}
         jobs: list[Job] = []
         tests: list[ProgramTest] = []
         for index, (response, reference) in enumerate(pairs):
@@ -202,22 +204,22 @@ class ProgramGrader:
                 verdicts[index] = Verdict(score=0.0, answer=None, reason="no_answer", alternatives={"solved": 0.0})
             elif len(program) > MAX_SOURCE_CHARS:
                 verdicts[index] = Verdict(score=0.0, answer=None, reason="too_long", alternatives={"solved": 0.0})
+            elif (first := first_of.setdefault((program, id(reference)), index)) != index:
+                same_as[index] = first  # The same program again, as in a group of rollouts: run once.
             else:
                 source, limits = program.encode("utf-8", "surrogatepass"), self.limits(reference)
                 for test in reference.tests[: self.max_tests]:
                     jobs.append(Job(source=source, stdin=_stdin(test.stdin), limits=limits, program=index))
                     tests.append(test)
         outcomes: dict[int, list[_Outcome]] = {}
-        for job, outcome in zip(
-            jobs,
-            self.sandbox.judge_many(
-                jobs, judge=lambda index, result: _judge(tests[index], result), max_timeouts=self.max_timeouts
-            ),
-            strict=True,
-        ):
+        judged = self.sandbox.judge_many(
+            jobs, judge=lambda index, result: _judge(tests[index], result), max_timeouts=self.max_timeouts
+        )
+        for job, outcome in zip(jobs, judged, strict=True):
+            assert job.program is not None
             outcomes.setdefault(job.program, []).append(outcome)
         verdicts |= {index: _verdict(of_program) for index, of_program in outcomes.items()}
-        return [verdicts[index] for index in range(len(pairs))]
+        return [verdicts[same_as.get(index, index)] for index in range(len(pairs))]
 
     def are_equivalent(self, first: str, second: str) -> bool:
         """Two programs are one vote when each test came out the same: passed, or failed with the same output."""

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from agpo_bench.grading import sandbox_server
+from agpo_bench.grading.sandbox_kernel import MACHINES
+from agpo_bench.grading.sandbox_server import MEMORY_ERROR_EXIT
 
 Status = Literal[
     "ok",
@@ -43,6 +44,8 @@ Status = Literal[
 """How a program ended. ``ok``: exit code 0 within all limits. ``skipped``: not run, an earlier test ran out of time."""
 
 Judged = TypeVar("Judged")
+_ROOT = Path(__file__).resolve().parents[2]
+"""Where the package lies: the server imports it from there before it locks itself up."""
 IsolationKind = Literal["auto", "namespaces", "landlock"]
 
 
@@ -66,8 +69,8 @@ class Job:
     source: bytes
     stdin: bytes
     limits: Limits = Limits()
-    program: int = 0
-    """Jobs of one program carry one number; ``judge_many(max_timeouts=…)`` counts by it."""
+    program: int | None = None
+    """Jobs of the same source may carry the same number: ``judge_many`` then stops early where it may."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +96,11 @@ class _Server:
 
     def __init__(self, kind: str, wrapper: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        script = str(Path(sandbox_server.__file__))
-        command = [*wrapper, sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", script, kind, str(theirs.fileno())]
+        start = (
+            f"import sys; sys.path.append({str(_ROOT)!r}); from agpo_bench.grading import sandbox_server; "
+            f"sys.path.pop(); sandbox_server.main({kind!r}, {theirs.fileno()})"
+        )
+        command = [*wrapper, sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", start]
         # One malloc arena: each further one would reserve 64 MiB of the program's address space.
         environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "1"}
         self.channel = ours
@@ -181,13 +187,13 @@ def _status(reply: dict[str, Any], *, is_output_full: bool) -> Status:
         return "timeout"
     if reply["killed"]:
         return "timeout_wall"
+    if not reply["is_compiled"]:
+        return "syntax_error"
     if is_output_full:
         return "output_limit"
     if reply["exit"] == 0:
         return "ok"
-    if reply["exit"] == sandbox_server.SYNTAX_ERROR_EXIT:
-        return "syntax_error"
-    if reply["exit"] == sandbox_server.MEMORY_ERROR_EXIT:
+    if reply["exit"] == MEMORY_ERROR_EXIT:
         return "memory"
     # A locked program cannot send SIGKILL, not even to itself: this was the kernel's or somebody else's.
     return "infrastructure" if reply["exit"] == -9 else "runtime_error"
@@ -223,10 +229,10 @@ class Sandbox:
                     self._idle.put(None)
 
     def _start(self) -> _Server:
-        if sys.platform != "linux" or platform.machine() not in sandbox_server.MACHINES:
+        if sys.platform != "linux" or platform.machine() not in MACHINES:
             raise SandboxError(
                 f"programs cannot be isolated on {sys.platform} {platform.machine()}; "
-                f"use Linux on {' or '.join(sandbox_server.MACHINES)}"
+                f"use Linux on {' or '.join(MACHINES)}"
             )
         problems: list[str] = []
         for kind in self._kinds:
@@ -281,16 +287,24 @@ class Sandbox:
 
         So no more outputs are held at a time than programs run. With ``max_timeouts``, jobs of a program after its
         first so many timeouts (in the order given) are ``skipped``, even where they had already run, so that the
-        outcome does not depend on the schedule.
+        outcome does not depend on the schedule. What cannot be compiled once is not tried again.
         """
         statuses: list[Status] = ["skipped"] * len(jobs)
-        timeouts: dict[int, list[int]] = {}
+        timeouts: dict[int | None, list[int]] = {}
+        uncompilable: set[int | None] = set()
 
         def run_one(index: int) -> Judged:
             job = jobs[index]
             earlier = [other for other in timeouts.get(job.program, []) if other < index]
-            is_skipped = max_timeouts is not None and len(earlier) >= max_timeouts
-            result = Result(status="skipped") if is_skipped else self.run(job)
+            is_skipped = max_timeouts is not None and job.program is not None and len(earlier) >= max_timeouts
+            if is_skipped:
+                result = Result(status="skipped")
+            elif job.program in uncompilable:
+                result = Result(status="syntax_error")
+            else:
+                result = self.run(job)
+            if result.status == "syntax_error" and job.program is not None:
+                uncompilable.add(job.program)
             statuses[index] = result.status
             if result.status in ("timeout", "timeout_wall"):
                 timeouts.setdefault(job.program, []).append(index)
@@ -301,9 +315,9 @@ class Sandbox:
         with ThreadPoolExecutor(min(self.num_workers, len(jobs))) as executor:
             judged = list(executor.map(run_one, range(len(jobs))))
         if max_timeouts is not None:
-            counts: dict[int, int] = {}
+            counts: dict[int | None, int] = {}
             for index, job in enumerate(jobs):
-                if counts.get(job.program, 0) >= max_timeouts:
+                if job.program is not None and counts.get(job.program, 0) >= max_timeouts:
                     judged[index] = judge(index, Result(status="skipped"))
                 elif statuses[index] in ("timeout", "timeout_wall"):
                     counts[job.program] = counts.get(job.program, 0) + 1

@@ -280,6 +280,19 @@ def test_verdicts_come_in_the_order_of_the_responses(grader: ProgramGrader) -> N
     assert grader.grade_many([]) == []
 
 
+def test_equal_programs_for_one_problem_get_one_verdict_and_different_problems_do_not_mix(
+    grader: ProgramGrader,
+) -> None:
+    doubles, squares = reference(("1", "2"), ("3", "6")), reference(("2", "4"), ("3", "9"))
+    pairs = [
+        (fenced(DOUBLE), doubles),
+        (fenced(DOUBLE), squares),
+        (fenced("print(6)"), doubles),
+        (fenced(DOUBLE), doubles),
+    ]
+    assert [verdict.score for verdict in grader.grade_many(pairs)] == [1.0, 0.5, 0.5, 1.0]
+
+
 @pytest.mark.parametrize("nasty", ["\x00", "\ud800", "```", "\x1b[2J", "𝟙" * 100, "\u202e"])
 def test_nothing_a_model_writes_makes_the_grader_raise(grader: ProgramGrader, nasty: str) -> None:
     tests = reference(("1", "2"))

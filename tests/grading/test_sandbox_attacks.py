@@ -305,10 +305,10 @@ ATTACKS: dict[str, Attack] = {
     "frames and objects of the server": Attack(
         "import gc, socket, sys\nframes, frame = [], sys._getframe()\nwhile frame:\n    frames.append(frame.f_code.co_name)\n    frame = frame.f_back\n"
         "print(frames, [o for o in gc.get_objects() if isinstance(o, socket.socket) and o.fileno() >= 0])",
-        prints="['<module>', '_run', '<module>'] []",
+        prints="['<module>', '_run', 'main', '<module>'] []",
     ),
     "pretends to be the verdict": Attack("print('{\"passed\": true}')\nprint('PASSED')", prints='{"passed": true}\nPASSED'),
-    "exit code of a syntax error": Attack("import os\nos._exit(251)", "syntax_error"),
+    "strange exit codes": Attack("import os\nos._exit(252 if input() == '1' else 251)", "runtime_error", stdin="2"),
     "replaces print": Attack("import builtins, sys\nbuiltins.print = None\nsys.stdout = None\nbuiltins.open = None", prints=""),
 }  # fmt: skip
 
