@@ -41,7 +41,7 @@ class EvalOptions:
     tasks: tuple[str, ...] = ()
     """Short names; empty for all nine."""
     source: str | None = None
-    """``embedded``, ``hub`` or a folder; None takes what the first run was trained on, else embedded."""
+    """``embedded``, ``hub`` or a folder; None takes what the first run was trained on, else the hub."""
     split: Split = "test"
     limit: int | None = None
     maj: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ def evaluate_runs(
     configs = [target.config for target in targets if target.config]
     options = replace(
         options,
-        source=options.source or (configs[0].data if configs else "embedded"),
+        source=options.source or (configs[0].data if configs else "hub"),
         max_new_tokens=options.max_new_tokens or max_new_tokens_of(targets),
     )
     return [result for target in targets for result in evaluate_target(target, options=options, progress=progress)]
@@ -97,10 +97,11 @@ def evaluate_runs(
 def evaluate_target(target: Target, *, options: EvalOptions, progress: Progress | None = None) -> list[EvalResult]:
     """Evaluate one model on every task asked for."""
     from agpo_bench.training.model import load_model
+    from agpo_bench.training.setup import model_path
 
     config = target.config
     loaded = load_model(
-        model_location(target.model),
+        model_path(target.model),
         dtype=config.dtype if config else "float32",
         revision=config.revision if config and target.is_initial else None,
         device=_device(config.device if config else "auto"),
@@ -108,19 +109,6 @@ def evaluate_target(target: Target, *, options: EvalOptions, progress: Progress 
     if target.is_initial:
         target = replace(target, directory=_initial_directory(target.directory, loaded.fingerprint))
     return [_evaluate_task(name, target, loaded, options, progress) for name in options.tasks or task_names()]
-
-
-def model_location(name: str) -> str:
-    """``embedded`` and ``smollm2`` as directories; anything else is a directory or hub id already."""
-    if name == "embedded":
-        from agpo_bench.data.embedded import embedded_model_directory
-
-        return str(embedded_model_directory())
-    if name == "smollm2":
-        from agpo_bench.data.smollm2 import smollm2_directory
-
-        return str(smollm2_directory())
-    return name
 
 
 def _evaluate_task(
@@ -153,7 +141,7 @@ def _evaluate_task(
     draws = DrawFile(folder / DRAWS_FILE, earlier=[samples])
     label = target.title if target.seed is None else f"{target.title} seed {target.seed}"
     lm = SamplerLM(
-        TorchSampler(loaded),
+        TorchSampler(loaded, **({"max_rows": target.config.sampler_rows} if target.config else {})),
         PromptEncoder(loaded.tokenizer),
         model_key=model_key,
         decoding=decoding,
