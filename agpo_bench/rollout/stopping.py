@@ -5,31 +5,53 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 _UNDECODABLE = "\ufffd"
+_UNKNOWN = -1
 
 
 class StopFinder:
     """Tells when a response has spelt one of its stop strings.
 
     Decoding the whole response at every token would be quadratic. A token can complete a stop string only if its own
-    text holds the string's last character (or cannot be decoded alone), so only then is the response decoded.
+    text holds the string's last character (or cannot be decoded alone), so only then is the response decoded. Which
+    tokens those are is looked up once for each.
+
+    Shapes: J rollouts, n rows of which row i belongs to rollout ``job_n[i]``, V vocabulary.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, stop_J: Sequence[tuple[str, ...]], *, vocabulary_size: int) -> None:
         self._tokenizer = tokenizer
-        self._text: dict[int, str] = {}
+        kinds = {stop: kind for kind, stop in enumerate(dict.fromkeys(stop_J))}
+        self._stops = list(kinds)
+        self._kind_J = np.array([kinds[stop] for stop in stop_J], dtype=np.int64)
+        self._may_complete = np.full((len(kinds), vocabulary_size), _UNKNOWN, dtype=np.int8)
+        for stop, kind in kinds.items():
+            if not stop:
+                self._may_complete[kind] = False
 
-    def is_complete(self, token_ids: Sequence[int], stop: tuple[str, ...]) -> bool:
-        """Whether the text of ``token_ids``, whose last token is new, holds a stop string."""
-        last = token_ids[-1]
-        if last not in self._text:
-            self._text[last] = _decode(self._tokenizer, [last])
-        text = self._text[last]
+    def may_be_complete(self, job_n: NDArray[np.int64], token_n: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Rows whose newest token could be the last of a stop string."""
+        kind_n = self._kind_J[job_n]
+        found_n = self._may_complete[kind_n, token_n]
+        if (found_n == _UNKNOWN).any():
+            for row in np.nonzero(found_n == _UNKNOWN)[0]:
+                kind, token = kind_n[row], token_n[row]
+                self._may_complete[kind, token] = self._can_end(int(token), self._stops[kind])
+            found_n = self._may_complete[kind_n, token_n]
+        return found_n.astype(bool)
+
+    def _can_end(self, token: int, stop: tuple[str, ...]) -> bool:
+        text = _decode(self._tokenizer, [token])
         # A decoder may add or move white space between tokens, so an ending in white space tells nothing.
-        if _UNDECODABLE not in text and not any(ending[-1] in text or ending[-1].isspace() for ending in stop):
-            return False
-        whole = _decode(self._tokenizer, token_ids)
-        return any(ending in whole for ending in stop)
+        return _UNDECODABLE in text or any(ending[-1] in text or ending[-1].isspace() for ending in stop)
+
+    def is_complete(self, job: int, token_ids: Sequence[int]) -> bool:
+        """Whether the text of a response so far holds one of its stop strings."""
+        text = _decode(self._tokenizer, token_ids)
+        return any(ending in text for ending in self._stops[self._kind_J[job]])
 
 
 def decode_response(

@@ -149,8 +149,7 @@ class _Decoding:
     ) -> None:
         self._engine, self._jobs = engine, jobs
         self._num_rows, self._num_slots, self._with_entropy = num_rows, num_slots, with_entropy
-        self._stops = StopFinder(loaded.tokenizer)
-        self._terminators = loaded.terminators
+        self._tokenizer, self._terminators = loaded.tokenizer, loaded.terminators
         requests = [job.request for job in jobs]
         self._settings_J = row_settings(
             temperatures=[request.temperature for request in requests],
@@ -160,7 +159,9 @@ class _Decoding:
         )
         self._limit_J = np.array([request.max_new_tokens for request in requests], dtype=np.int64)
         self._is_finished_J = np.zeros(len(jobs), dtype=bool)
-        self._spelt: dict[int, list[int]] = {i: [] for i, request in enumerate(requests) if request.stop}
+        self._stops: StopFinder | None = None
+        self._spelt_nT = np.zeros((0, 0), dtype=np.int64)
+        """The tokens of each row so far, kept only where stop strings are looked for."""
         # Longest prompts first, equal prompts side by side: alike lengths share a prefill, equal prompts a cache.
         self._queue = sorted(
             range(len(jobs)), key=lambda i: (-len(requests[i].prompt_ids), requests[i].prompt_ids), reverse=True
@@ -173,9 +174,13 @@ class _Decoding:
     def run(self) -> None:
         """Decode until every rollout has ended."""
         logits_nV = self._admit(None)
-        assert logits_nV is not None
+        assert logits_nV is not None, "there is a rollout to begin with"
         self._is_terminator_V = np.zeros(logits_nV.shape[1], dtype=bool)
         self._is_terminator_V[[token for token in self._terminators if token < logits_nV.shape[1]]] = True
+        stop_J = [job.request.stop for job in self._jobs]
+        if any(stop_J):
+            self._stops = StopFinder(self._tokenizer, stop_J, vocabulary_size=logits_nV.shape[1])
+            self._spelt_nT = np.zeros((self._num_rows, int(self._limit_J.max())), dtype=np.int64)
         while logits_nV is not None:
             choice = choose(logits_nV, self._settings_n, self._position_n, with_entropy=self._with_entropy)
             self._record(choice.token_B, choice.logprob_B, choice.entropy_B)
@@ -191,20 +196,22 @@ class _Decoding:
         if not live.all():
             host, jobs = [column[live] for column in host], jobs[live]
         self._history.append((jobs, *host))
-        self._position_n = self._position_n + 1
         tokens = token_n.cpu().numpy()
         is_over = self._is_terminator_V[tokens] & live
-        if self._spelt:
-            for row in np.nonzero(live & ~is_over)[0]:
-                is_over[row] = self._has_stopped(int(self._job_n[row]), int(tokens[row]))
+        if self._stops is not None:
+            self._stop(tokens, live & ~is_over, is_over)
+        self._position_n = self._position_n + 1
         self._is_finished_J[self._job_n[is_over]] = True
         self._is_live_n = live & ~is_over & (self._position_n < self._limit_J[self._job_n])
 
-    def _has_stopped(self, job: int, token: int) -> bool:
-        if job not in self._spelt:
-            return False
-        self._spelt[job].append(token)
-        return self._stops.is_complete(self._spelt[job], self._jobs[job].request.stop)
+    def _stop(self, token_n: NDArray[np.int64], is_open_n: NDArray[np.bool_], is_over_n: NDArray[np.bool_]) -> None:
+        """Mark in ``is_over_n`` the open rows whose newest token completes a stop string."""
+        assert self._stops is not None
+        (rows,) = np.nonzero(is_open_n)
+        self._spelt_nT[rows, self._position_n[rows]] = token_n[rows]
+        for row in rows[self._stops.may_be_complete(self._job_n[rows], token_n[rows])]:
+            spelt = self._spelt_nT[row, : self._position_n[row] + 1].tolist()
+            is_over_n[row] = self._stops.is_complete(int(self._job_n[row]), spelt)
 
     def _leave(self, token_n: Tensor) -> Tensor:
         """Close the gaps of ended rows with the last live ones; returns the tokens of the rows that stay."""
@@ -217,6 +224,8 @@ class _Decoding:
             self._engine.compact(order_n)
         self._job_n, self._position_n = self._job_n[order_n], self._position_n[order_n]
         self._is_live_n = np.ones(num_live, dtype=bool)
+        if self._stops is not None:
+            self._spelt_nT[:num_live] = self._spelt_nT[order_n]
         self._select_settings()
         return token_n[torch.from_numpy(order_n).to(token_n.device)]
 

@@ -270,3 +270,25 @@ def test_a_request_that_cannot_be_sampled_is_refused_in_one_sentence(field: str,
 
 def test_no_request_gives_no_group() -> None:
     assert TorchSampler(tiny_models.load("llama")).sample([]) == []
+
+
+def test_stop_strings_of_some_rows_leave_the_others_alone_while_rows_come_and_go() -> None:
+    # The stop string ends in a token that every response uses; few rows, so that they change places.
+    loaded = tiny_models.load("llama", spread=0.02)
+    requests = tiny_models.requests(8, num_samples=4, max_new_tokens=30)
+    free = TorchSampler(loaded).sample(requests)
+    texts = [rollout.text for group in free for rollout in group.rollouts]
+    stop = texts[0][8:11]
+    mixed = [dataclasses.replace(r, stop=(stop, "a") if i % 2 == 0 else ()) for i, r in enumerate(requests)]
+    num_cut = 0
+    for i, (group, expected) in enumerate(zip(TorchSampler(loaded, max_rows=5).sample(mixed), free, strict=True)):
+        for rollout, whole in zip(group.rollouts, expected.rollouts, strict=True):
+            if i % 2:
+                assert rollout == whole
+                continue
+            cuts = [whole.text.find(ending) for ending in (stop, "a") if ending in whole.text]
+            assert rollout.text == (whole.text[: min(cuts)] if cuts else whole.text)
+            assert rollout.response_ids == whole.response_ids[: rollout.num_tokens]
+            assert rollout.is_finished == (whole.is_finished or bool(cuts))
+            num_cut += bool(cuts)
+    assert num_cut > 4
