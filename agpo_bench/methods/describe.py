@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agpo_bench.methods.method import SLOTS, Method
+from agpo_bench.methods.method import Method
 from agpo_bench.methods.part import Part
 from agpo_bench.methods.recipe import load_method, method_names
+from agpo_bench.methods.slots import SLOTS
 
 
 @dataclass(frozen=True, kw_only=True)

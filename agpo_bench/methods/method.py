@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,65 +54,9 @@ from agpo_bench.methods.part import Part
 from agpo_bench.methods.preference import Pair, PreferenceBatch, PreferenceOutput
 from agpo_bench.methods.probe import ProbeStatistics, is_constant
 from agpo_bench.methods.ratio import token_log_ratio
+from agpo_bench.methods.refusals import impossible
+from agpo_bench.methods.slots import SLOTS, as_part
 from agpo_bench.methods.state import MethodState
-
-SLOTS = (
-    "probe",
-    "temperature",
-    "reward",
-    "groups",
-    "advantage",
-    "shaping",
-    "ratio",
-    "clip",
-    "surrogate",
-    "kl",
-    "aggregation",
-    "critic",
-    "preference",
-)
-
-_OWN_PARTS: dict[str, tuple[type[Part], ...]] = {
-    "probe": probe_parts.PARTS,
-    "temperature": temperature_parts.PARTS,
-    "reward": reward_parts.PARTS,
-    "groups": groups_parts.PARTS,
-    "advantage": advantage_parts.PARTS,
-    "shaping": shaping_parts.PARTS,
-    "ratio": ratio_parts.PARTS,
-    "clip": clip_parts.PARTS,
-    "surrogate": objective.SURROGATES,
-    "kl": kl_parts.PARTS,
-    "aggregation": objective.AGGREGATIONS,
-    "critic": critic_parts.PARTS,
-    "preference": preference_parts.PARTS,
-}
-
-
-def parts_of(slot: str) -> dict[str, type[Part]]:
-    """Every part of a slot by its ``use``: ours, and those of the entry-point group ``agpo_bench.parts``."""
-    parts = {str(part.model_fields["use"].default): part for part in _OWN_PARTS[slot]}
-    for entry in entry_points(group="agpo_bench.parts"):
-        part = entry.load()
-        if part.slot == slot:
-            parts.setdefault(str(part.model_fields["use"].default), part)
-    return parts
-
-
-def _as_part(slot: str, value: Any) -> Part:
-    """A part from ``{use: …, field: …}``, or from the name alone."""
-    if isinstance(value, Part):
-        return value
-    fields = {"use": value} if isinstance(value, str) else {"use": "none"} if value is None else dict(value)
-    parts = parts_of(slot)
-    use = fields.get("use")
-    if use not in parts:
-        raise ValueError(f"{slot} has no part {use!r}; use one of {', '.join(parts)}")
-    unknown = [name for name in fields if name not in parts[use].model_fields]
-    if unknown:
-        valid = ", ".join(name for name in parts[use].model_fields if name != "use") or "no fields"
-        raise ValueError(f"{slot} {use!r} has no field {unknown[0]!r}; it has {valid}")
-    return parts[use](**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,67 +119,13 @@ class Method(BaseModel):
     @field_validator(*SLOTS, mode="before")
     @classmethod
     def _resolve(cls, value: Any, info: Any) -> Part:
-        return _as_part(info.field_name, value)
+        return as_part(info.field_name, value)
 
     @model_validator(mode="after")
     def _check(self) -> Method:
-        for sentence in self._impossible():
+        for sentence in impossible(self):
             raise ValueError(sentence)
         return self
-
-    def _impossible(self) -> list[str]:
-        """Why this combination cannot work, one sentence each."""
-        found = []
-        if self.loop == "preference":
-            if not self.needs.pairs:
-                found.append("loop 'preference' trains on pairs; set preference to {use: dpo}")
-            for slot in ("clip", "kl", "critic", "shaping", "probe"):
-                if getattr(self, slot).use != "none":
-                    found.append(f"a preference loss has no {slot}; remove {slot} {getattr(self, slot).use!r}")
-            if self.groups.use != "all":
-                found.append(f"a preference loss chooses pairs, not groups; remove groups {self.groups.use!r}")
-            if self.temperature.use != "fixed":
-                found.append("pairs come from the initial policy; an adaptive temperature has nothing to adapt to")
-            return found
-        if self.needs.pairs:
-            found.append(f"preference {self.preference.use!r} needs loop: preference")
-        if self.ratio.use == "sequence" and self.aggregation.use != "sequence_mean":
-            found.append(
-                f"ratio 'sequence' with aggregation {self.aggregation.use!r} counts one term a sequence once a token; "
-                "use aggregation sequence_mean"
-            )
-        if self.surrogate.needs_token_ratio and self.ratio.use != "token":
-            found.append(f"surrogate {self.surrogate.use!r} weighs tokens; ratio {self.ratio.use!r} must be 'token'")
-        if self.surrogate.requires_clip and self.clip.use == "none":
-            found.append(f"surrogate {self.surrogate.use!r} needs a clip; use {{use: fixed, low: 0.2, high: 0.2}}")
-        if not self.surrogate.uses_clip and self.clip.use != "none":
-            found.append(f"surrogate {self.surrogate.use!r} ignores the clip; remove clip {self.clip.use!r}")
-        if self.clip.use == "position" and self.ratio.use != "cumulative":
-            found.append(f"clip 'position' bounds a cumulative ratio; ratio is {self.ratio.use!r}")
-        if self.probe.use == "none":
-            for slot in ("temperature", "clip"):
-                if getattr(self, slot).needs_probe:
-                    found.append(f"{slot} {getattr(self, slot).use!r} reads a probe; set probe to {{use: group}}")
-        elif not {self.temperature.use, self.clip.use} & {"adaptive", "replay"} and not (
-            self.temperature.needs_probe or self.clip.needs_probe
-        ):
-            found.append("no part reads the probe, whose tokens would be spent for nothing; remove probe")
-        if self._is_per_prompt and self.groups.max_sampling_rounds > 1:
-            found.append(f"probe scope 'prompt' ties a group to its probe; groups {self.groups.use!r} replaces groups")
-        if self.advantage.needs_critic != self.critic.needs_critic:
-            found.append(
-                f"advantage {self.advantage.use!r} and critic {self.critic.use!r} do not fit: "
-                "gae needs a value_head and nothing else reads one"
-            )
-        if self.shaping.use != "none" and self.advantage.needs_token_inputs:
-            found.append(f"shaping {self.shaping.use!r} changes rollout advantages; {self.advantage.use!r} has tokens'")
-        if self.kl.is_in_reward and self.advantage.use == "pass_k":
-            found.append("advantage 'pass_k' counts right answers and cannot carry a KL penalty in the reward")
-        if self.group_size is not None and self.group_size < self.needs.min_group_size:
-            found.append(
-                f"group size {self.group_size} gives no spread for this method; use {self.needs.min_group_size} or more"
-            )
-        return found
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -338,11 +227,12 @@ class Method(BaseModel):
         self, state: MethodState, probe: ProbeStatistics | None
     ) -> tuple[MethodState, TemperatureChoice]:
         """Temperature of the training rollouts."""
-        part_state, choice = self.temperature(state.temperature, probe, is_per_prompt=self._is_per_prompt)
+        part_state, choice = self.temperature(state.temperature, probe, is_per_prompt=self.is_per_prompt)
         return state.model_copy(update={"temperature": part_state}), choice
 
     @property
-    def _is_per_prompt(self) -> bool:
+    def is_per_prompt(self) -> bool:
+        """Whether controllers give each prompt its own radius and temperature."""
         return isinstance(self.probe, probe_parts.GroupProbe) and self.probe.scope == "prompt"
 
     def shape_rewards(
@@ -378,7 +268,7 @@ class Method(BaseModel):
     ) -> tuple[MethodState, ClipBounds]:
         """Clip bounds of the training rollouts."""
         step_kl = float(state.clip.get("step_kl", 0.0)) if self.probe.keeps("step_kl") else 0.0
-        if not self._is_per_prompt:
+        if not self.is_per_prompt:
             observed = replace(observed, entropy_P=None)
         part_state, bounds = self.clip(state.clip, observed, probe=probe, step_kl=step_kl)
         return state.model_copy(update={"clip": part_state}), bounds

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from agpo_bench.methods.method import SLOTS, Method
+from agpo_bench.methods.method import Method
+from agpo_bench.methods.slots import SLOTS
 from agpo_bench.paths import definitions
 
 

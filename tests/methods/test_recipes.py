@@ -7,11 +7,12 @@ import pytest
 import torch
 import yaml
 
-from agpo_bench.methods import method as method_module
+from agpo_bench.methods import slots as slots_module
 from agpo_bench.methods.clip import FixedClip
 from agpo_bench.methods.describe import describe, diff, method_table, methods_page
-from agpo_bench.methods.method import SLOTS, Method, parts_of
+from agpo_bench.methods.method import Method
 from agpo_bench.methods.recipe import load_method, method_names
+from agpo_bench.methods.slots import SLOTS, parts_of
 from agpo_bench.paths import definitions
 
 EVERY = method_names()
@@ -204,7 +205,7 @@ class HalvingClip(FixedClip):
 def test_parts_of_other_packages_join_their_slot(monkeypatch):
     entry = EntryPoint(name="halving", value=f"{__name__}:HalvingClip", group="agpo_bench.parts")
     monkeypatch.setattr(EntryPoint, "load", lambda self: HalvingClip)
-    monkeypatch.setattr(method_module, "entry_points", lambda group: [entry] if group == entry.group else [])
+    monkeypatch.setattr(slots_module, "entry_points", lambda group: [entry] if group == entry.group else [])
     method = load_method("grpo", {"clip.use": "halving", "clip.low": 0.1})
     assert isinstance(method.clip, HalvingClip)
     assert method.model_dump()["clip"] == {"use": "halving", "low": 0.1, "high": 0.2}
