@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from decimal import Context, Decimal
 from typing import NamedTuple
 
-from agpo_bench.grading.answer import GradingMode
 from agpo_bench.grading.sandbox import Job, Limits, Result, Sandbox, shared_sandbox
 from agpo_bench.records import ProgramTest, Reference, Verdict
 
@@ -143,7 +142,6 @@ class ProgramGrader:
     def __init__(
         self,
         *,
-        mode: GradingMode = "official",
         floor_seconds: float = 2.0,
         time_factor: float = 2.0,
         max_tests: int | None = None,
@@ -157,7 +155,6 @@ class ProgramGrader:
             raise ValueError(
                 f"program grader: floor_seconds {floor_seconds} and time_factor {time_factor} must be above 0"
             )
-        self.mode = mode
         self.floor_seconds, self.time_factor = floor_seconds, time_factor
         self.max_tests, self.max_timeouts = max_tests, max_timeouts
         self._sandbox = sandbox

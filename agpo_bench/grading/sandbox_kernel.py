@@ -39,7 +39,7 @@ def check(result: int, what: str) -> int:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Mount as mount(2) does; OSError when refused."""
+    """Mount a file system, or a folder again; OSError when refused."""
     encoded = [part.encode() if part is not None else None for part in (source, target, kind, options)]
     result = libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     check(result, f"mount {target}")
