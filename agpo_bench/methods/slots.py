@@ -10,7 +10,7 @@ from agpo_bench.methods import clip as clip_parts
 from agpo_bench.methods import critic as critic_parts
 from agpo_bench.methods import groups as groups_parts
 from agpo_bench.methods import kl as kl_parts
-from agpo_bench.methods import objective
+from agpo_bench.methods import objective, token_advantage
 from agpo_bench.methods import preference as preference_parts
 from agpo_bench.methods import probe as probe_parts
 from agpo_bench.methods import ratio as ratio_parts
@@ -40,7 +40,7 @@ _OWN_PARTS: dict[str, tuple[type[Part], ...]] = {
     "temperature": temperature_parts.PARTS,
     "reward": reward_parts.PARTS,
     "groups": groups_parts.PARTS,
-    "advantage": advantage_parts.PARTS,
+    "advantage": (*advantage_parts.PARTS, *token_advantage.PARTS),
     "shaping": shaping_parts.PARTS,
     "ratio": ratio_parts.PARTS,
     "clip": clip_parts.PARTS,

@@ -6,19 +6,15 @@ import pytest
 import torch
 
 from agpo_bench.methods.advantage import (
-    Gae,
     GroupMean,
     GroupZScore,
     LeaveOneOut,
     MedianCentred,
     PassK,
     Raw,
-    ReturnToGo,
     TrackedValue,
     VirtualReward,
-    generalised_advantage,
     pass_at_k,
-    token_rewards,
     whiten,
 )
 from agpo_bench.methods.batch import AdvantageInputs, Advantages, UpdateObserved
@@ -26,6 +22,7 @@ from agpo_bench.methods.groups import DropAllRight, DropDegenerate
 from agpo_bench.methods.recipe import load_method
 from agpo_bench.methods.reward import Pkpo, SignWeighted, SoftOverlong
 from agpo_bench.methods.shaping import Focal, FourQuadrant, top_entropy_mean
+from agpo_bench.methods.token_advantage import Gae, ReturnToGo, generalised_advantage, token_rewards
 
 ALL_PARTS = (
     GroupZScore(),
