@@ -21,6 +21,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agpo_bench.data.embedded.items import FAMILIES, drawn_problems
+from agpo_bench.data.embedded.problem import Problem
 from agpo_bench.data.embedded.tokenizer import build_tokenizer
 from agpo_bench.files import write_whole
 from agpo_bench.training.model import wrap_model
@@ -33,15 +34,17 @@ MODEL_CARD = "model_card.json"
 class WarmStartRecipe:
     """All that decides the weights, with the machine and the versions."""
 
-    seed: int = 42
-    steps: int = 6000
-    batch_size: int = 24
+    seed: int = 0
+    steps: int = 9000
+    batch_size: int = 16
     learning_rate: float = 2.5e-3
     """Peak; rises linearly over ``warmup_steps`` and falls to zero as a half cosine."""
     warmup_steps: int = 20
     weight_decay: float = 0.1
-    direct_share: float = 0.5
-    """Share of demonstrations that state the answer at once."""
+    direct_share: float = 0.25
+    """Share of demonstrations that state the answer at once, for problems of two steps or more."""
+    direct_share_one_step: float = 0.5
+    """The same for problems of one step, which people seldom work out in writing."""
     tokens_per_sequence: float = 15.0
     """The constant that the summed token losses of a batch are divided by, times the batch size. A token mean within
     length-sorted batches would weigh the tokens of short answers more."""
@@ -179,7 +182,7 @@ def _batches(tokenizer: PreTrainedTokenizerFast, recipe: WarmStartRecipe) -> Ite
     while left > 0:
         tasks = rng.choices(list(FAMILIES), weights=weights, k=pool_batches * recipe.batch_size)
         problems = [next(streams[task]) for task in tasks]
-        answers = [item.direct if rng.random() < recipe.direct_share else item.worked for item in problems]
+        answers = [_demonstration(problem, rng, recipe) for problem in problems]
         prompt_ids = tokenizer([item.prompt for item in problems])["input_ids"]
         ended = [answer + tokenizer.eos_token for answer in answers]
         answer_ids = tokenizer(ended, add_special_tokens=False)["input_ids"]
@@ -189,6 +192,11 @@ def _batches(tokenizer: PreTrainedTokenizerFast, recipe: WarmStartRecipe) -> Ite
         for batch in batches[:left]:
             yield _padded(batch, pad_id=tokenizer.pad_token_id)
         left -= len(batches)
+
+
+def _demonstration(problem: Problem, rng: random.Random, recipe: WarmStartRecipe) -> str:
+    share = recipe.direct_share_one_step if problem.num_steps == 1 else recipe.direct_share
+    return problem.direct if rng.random() < share else problem.worked
 
 
 def _padded(rows: list[tuple[list[int], list[int]]], *, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import numpy as np
 from agpo_bench.data.benchmarks import load_task
 from agpo_bench.data.embedded.items import FAMILIES, EmbeddedItem, embedded_items
 from agpo_bench.grading.graders import get_grader
+from agpo_bench.records import Rollout
 from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.sampler import SamplingRequest, sampling_seed
 from agpo_bench.rollout.torch_sampler import TorchSampler
@@ -95,7 +96,7 @@ def _measure_family(
     spec = load_task(items[0].task).grader
     grader = get_grader(spec.kind, **spec.options)
 
-    def responses(num: int, temperature: float) -> list[tuple[EmbeddedItem, list[str], list[int], float, int]]:
+    def sample(num: int, temperature: float) -> list[list[Rollout]]:
         requests = [
             SamplingRequest(
                 prompt_id=item.item_id,
@@ -109,37 +110,34 @@ def _measure_family(
             )
             for item in items
         ]
-        groups = sampler.sample(requests, with_entropy=True)
-        return [
-            (
-                item,
-                [rollout.text for rollout in group.rollouts],
-                [rollout.num_tokens for rollout in group.rollouts],
-                sum(sum(rollout.entropies or ()) for rollout in group.rollouts),
-                sum(not rollout.is_finished for rollout in group.rollouts),
-            )
-            for item, group in zip(items, groups, strict=True)
-        ]
+        return [list(group.rollouts) for group in sampler.sample(requests, with_entropy=True)]
 
-    greedy = responses(1, 0.0)
-    sampled = responses(GROUP_SIZE, 1.0)
-    pairs = [(text, item.reference) for item, texts, *_ in [*greedy, *sampled] for text in texts]
-    scores = np.array([verdict.score for verdict in grader.grade_many(pairs)], dtype=np.float64)
+    greedy, sampled = sample(1, 0.0), sample(GROUP_SIZE, 1.0)
+    texts = [
+        (item, rollout.text)
+        for groups in (greedy, sampled)
+        for item, group in zip(items, groups, strict=True)
+        for rollout in group
+    ]
+    verdicts = grader.grade_many([(text, item.reference) for item, text in texts])
+    scores = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
+    is_direct = np.array([_is_direct(item, text) for item, text in texts], dtype=np.bool_)
     scores_PG = scores[len(items) :].reshape(len(items), GROUP_SIZE)
-    is_direct_PG = np.array([[_is_direct(item, text) for text in texts] for item, texts, *_ in sampled])
-    num_tokens = sum(sum(lengths) for _, _, lengths, *_ in sampled)
+    is_direct_PG = is_direct[len(items) :].reshape(len(items), GROUP_SIZE)
+    rollouts = [rollout for group in sampled for rollout in group]
+    num_tokens = sum(rollout.num_tokens for rollout in rollouts)
     return FamilyMeasure(
         greedy=float(scores[: len(items)].mean()),
-        greedy_direct_share=_mean([_is_direct(item, texts[0]) for item, texts, *_ in greedy]),
+        greedy_direct_share=float(is_direct[: len(items)].mean()),
         sampled=float(scores_PG.mean()),
         direct=float(scores_PG[is_direct_PG].mean()) if is_direct_PG.any() else None,
         worked=float(scores_PG[~is_direct_PG].mean()) if not is_direct_PG.all() else None,
         direct_share=float(is_direct_PG.mean()),
         mixed_groups=float((scores_PG.min(axis=1) < scores_PG.max(axis=1)).mean()),
         pass_at_8=float((scores_PG.max(axis=1) == 1.0).mean()),
-        entropy=sum(entropy for *_, entropy, _ in sampled) / num_tokens,
-        tokens=num_tokens / scores_PG.size,
-        truncated=sum(count for *_, count in sampled) / scores_PG.size,
+        entropy=sum(sum(rollout.entropies or ()) for rollout in rollouts) / num_tokens,
+        tokens=num_tokens / len(rollouts),
+        truncated=_mean([not rollout.is_finished for rollout in rollouts]),
     )
 
 

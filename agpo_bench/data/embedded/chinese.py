@@ -50,7 +50,8 @@ def cmath(rng: random.Random) -> Problem:
         prompt=text + QUESTION_END,
         reference=Reference(gold=answer, question=text),
         direct=final,
-        worked=working(rng, steps, leads=CHINESE_LEADS) + final,
+        worked=working(rng, steps, final, leads=CHINESE_LEADS),
+        num_steps=len(steps),
     )
 
 
@@ -85,5 +86,6 @@ def gaokao_cloze(rng: random.Random) -> Problem:
         prompt=text + QUESTION_END,
         reference=Reference(gold=";".join(str(blank) for blank in blanks), question=text),
         direct=final,
-        worked=working(rng, steps, leads=CHINESE_LEADS) + final,
+        worked=working(rng, steps, final, leads=CHINESE_LEADS),
+        num_steps=len(steps),
     )

@@ -28,20 +28,22 @@ def _choice(
     answer: int,
     slips: Sequence[int],
     end: str,
-    leads: Sequence[str],
+    leads: tuple[Sequence[str], Sequence[str]],
+    heading: str,
     statement: str,
 ) -> Problem:
     """Put the options under the question; ``statement`` holds ``{letter}``."""
     options, letter = offered_options(rng, answer, slips=slips)
-    listed = " ".join(f"({mark}) {option}" for mark, option in zip("ABCD", options, strict=True))
+    listed = "".join(f" ({mark}){option}" for mark, option in zip("ABCD", options, strict=True))
     final = statement.format(letter=letter)
     return Problem(
         kind=kind,
         parameters=tuple(numbers),
-        prompt=f"{question}\n{listed}{end}",
+        prompt=f"{question}\n{heading}{listed}{end}",
         reference=Reference(gold=letter, question=question, options=options),
         direct=final,
-        worked=working(rng, steps, leads=leads) + final,
+        worked=working(rng, [*steps[:-1], f"{steps[-1]} ({letter})"], final, leads=leads),
+        num_steps=len(steps),
     )
 
 
@@ -83,6 +85,7 @@ def sat(rng: random.Random) -> Problem:
         slips=slips,
         end=ENGLISH_END,
         leads=ENGLISH_LEADS,
+        heading="Options:",
         statement="The final answer is ({letter}).",
     )
 
@@ -135,6 +138,7 @@ def mmlu_stem(rng: random.Random) -> Problem:
         slips=slips,
         end=ENGLISH_END,
         leads=ENGLISH_LEADS,
+        heading="Options:",
         statement="The answer is ({letter}).",
     )
 
@@ -176,5 +180,6 @@ def gaokao_qa(rng: random.Random) -> Problem:
         slips=slips,
         end=CHINESE_END,
         leads=CHINESE_LEADS,
-        statement="故选{letter}",
+        heading="选项：",
+        statement="答案是 ({letter})",
     )

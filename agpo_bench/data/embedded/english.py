@@ -49,7 +49,8 @@ def gsm8k(rng: random.Random) -> Problem:
         prompt=text + QUESTION_END,
         reference=Reference(gold=str(answer), question=text),
         direct=final,
-        worked=working(rng, steps) + final,
+        worked=working(rng, steps, final),
+        num_steps=len(steps),
     )
 
 
@@ -95,7 +96,8 @@ def math(rng: random.Random) -> Problem:
         prompt=text + QUESTION_END,
         reference=Reference(gold=answer, question=text),
         direct=final,
-        worked=working(rng, steps) + final,
+        worked=working(rng, steps, final),
+        num_steps=len(steps),
     )
 
 
@@ -142,5 +144,6 @@ def ocw(rng: random.Random) -> Problem:
         prompt=text + QUESTION_END,
         reference=Reference(gold=answer, question=text),
         direct=final,
-        worked=working(rng, steps) + final,
+        worked=working(rng, steps, final),
+        num_steps=len(steps),
     )

@@ -25,13 +25,19 @@ class Problem:
     """Demonstrated response that states the answer at once."""
     worked: str
     """Demonstrated response that first writes the intermediate results."""
+    num_steps: int
+    """Operations the question takes."""
 
 
 Family = Callable[[random.Random], Problem]
 """Draws one problem. Depends on nothing but the generator passed in."""
 
-ENGLISH_LEADS = ("", "First, ", "We have ", "Note that ", "So ", "Then ", "Now ", "Thus ", "Hence ")
-CHINESE_LEADS = ("", "首先", "先算", "由题意", "再算", "然后", "所以", "因此", "于是")
+ENGLISH_LEADS = (
+    ("First, ", "We have ", "Note that ", "Clearly, ", "Here ", "We see "),
+    ("So ", "Then ", "Now ", "Thus ", "Hence ", "Next, "),
+)
+CHINESE_LEADS = (("首先", "先算", "由题意", "可知", "这里", "我们有"), ("再算", "然后", "所以", "因此", "于是", "那么"))
+"""Connectives that open the first line of a worked solution, and the later ones."""
 
 
 def small_or_larger(rng: random.Random) -> int:
@@ -39,13 +45,15 @@ def small_or_larger(rng: random.Random) -> int:
     return rng.randint(1, 9) if rng.random() < 0.75 else rng.randint(10, 30)
 
 
-def working(rng: random.Random, lines: Sequence[str], *, leads: Sequence[str] = ENGLISH_LEADS) -> str:
-    """Join the lines of a worked solution, each opened with a connective or none, as people's solutions vary.
-
-    The first line takes one of the first four, later lines none or one of the others.
-    """
-    opened = [rng.choice((leads[0], *leads[4:]) if row else leads[:4]) + line for row, line in enumerate(lines)]
-    return "".join(f"{line}\n" for line in opened)
+def working(
+    rng: random.Random, lines: Sequence[str], final: str, *, leads: tuple[Sequence[str], Sequence[str]] = ENGLISH_LEADS
+) -> str:
+    """Join worked lines and the final statement, half of them opened by a connective, as people's solutions vary."""
+    opened = [
+        (rng.choice(leads[min(row, 1)]) if rng.random() < 0.5 else "") + line
+        for row, line in enumerate((*lines, final))
+    ]
+    return "\n".join(opened)
 
 
 def offered_options(rng: random.Random, answer: int, *, slips: Sequence[int]) -> tuple[tuple[str, ...], str]:

@@ -30,7 +30,7 @@ def codecontests(rng: random.Random) -> Problem:
     for sign, number in program:
         inner = f"({expression})" if last < _PRECEDENCE[sign] else expression
         expression, last = f"{inner}{sign}{number}", _PRECEDENCE[sign]
-    lines = "".join(f"n=n{sign}{number}\n" for sign, number in program)
+    lines = "".join(rng.choice((f"n=n{sign}{number}\n", f"n{sign}={number}\n")) for sign, number in program)
     head, tail = "```python\nn=int(input())\n", "```"
     tests = tuple(
         ProgramTest(stdin=f"{value}\n", expected_stdout=f"{_apply(program, value)}\n") for value in sorted(inputs)
@@ -42,6 +42,7 @@ def codecontests(rng: random.Random) -> Problem:
         reference=Reference(gold="", question=text, tests=tests),
         direct=f"{head}print({expression})\n{tail}",
         worked=f"{head}{lines}print(n)\n{tail}",
+        num_steps=len(program),
     )
 
 

@@ -20,8 +20,8 @@ PAD, BOS, EOS, UNKNOWN = "<pad>", "<s>", "</s>", "[UNK]"
 MARKERS = (
     "Final answer: The final answer is ",
     ". I hope it is correct.",
-    "The final answer is (",
-    "The answer is (",
+    "The final answer is",
+    "The answer is",
     "\n解答：",
     "答案是",
     "\nAnswer:",
@@ -33,10 +33,12 @@ MARKERS = (
     "\\frac{",
     "}{",
     "____",
-    "(A) ",
-    " (B) ",
-    " (C) ",
-    " (D) ",
+    " (A)",
+    " (B)",
+    " (C)",
+    " (D)",
+    "\nOptions:",
+    "\n选项：",
     "//",
 )
 """Fixed phrases that are one token each, so that an answer of the tiny model stays short. Earlier ones win."""
