@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 _DEFAULT_WALL_SECONDS = 30.0
 """Six times the CPU limit: on a crowded machine a worker waits for its turn. The CPU limit decides, this is the net."""
 _DEFAULT_CPU_SECONDS = 5
-_MEMORY_BYTES = 1 << 30
+_MEMORY_BYTES = 512 << 20
 _START_SECONDS = 60.0
 
 

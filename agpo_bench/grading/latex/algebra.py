@@ -125,7 +125,7 @@ def _add(first: Polynomial, second: Polynomial) -> Polynomial:
 
 
 def _multiply(first: Polynomial, second: Polynomial) -> Polynomial:
-    if len(first) * len(second) > MAX_TERMS * 20:
+    if len(first) * len(second) > MAX_TERMS * 8:
         raise LimitError("too_complex")
     product: Polynomial = {}
     for mono_a, coefficient_a in first.items():

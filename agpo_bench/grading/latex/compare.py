@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from agpo_bench.grading.latex import algebra
-from agpo_bench.grading.latex.enclosure import are_apart, are_out_of_proportion
+from agpo_bench.grading.latex.enclosure import agree, agree_in_proportion
 from agpo_bench.grading.latex.grammar import negate
 from agpo_bench.grading.latex.limits import LimitError, UnparsedError
 from agpo_bench.grading.latex.tree import (
@@ -122,7 +122,7 @@ class Comparison:
             return False
         if first_form.is_decisive and second_form.is_decisive:
             return False
-        return not are_apart(first, second) and self._proved("equal", first, second)
+        return agree(first, second) and self._proved("equal", first, second)
 
     def _proved(self, task: str, first: Node, second: Node) -> bool:
         if self.num_proofs >= MAX_PROOFS or _size(first) + _size(second) > MAX_PROOF_NODES:
@@ -236,7 +236,7 @@ class Comparison:
             if self._is_constant_quotient(*differences):
                 return True
             is_decided = differences[0].is_decisive and differences[1].is_decisive
-            return not is_decided and not are_out_of_proportion(*trees) and self._proved("proportional", *trees)
+            return not is_decided and agree_in_proportion(*trees) and self._proved("proportional", *trees)
         if factor is None:
             return False
         return other == (operator if factor > 0 else _FLIPPED[operator])

@@ -1,4 +1,4 @@
-"""A float with an error bound, to tell two values apart. It rejects; it never accepts.
+"""A float with an error bound: what differs is rejected, and only what agrees is worth a proof. It never accepts.
 
 Each value is (z, r): the exact value lies within about r of the complex float z. Bounds are first order with a factor of safety,
 and a difference counts only when it exceeds the bounds many times over. Variables take fixed positive sample values, so two
@@ -31,30 +31,37 @@ class _UnknownError(Exception):
 _FAILURES = (_UnknownError, OverflowError, ValueError, ZeroDivisionError, UnparsedError, LimitError)
 
 
-def are_apart(first: Node, second: Node) -> bool:
-    """Whether the two scalars certainly differ. False means nothing."""
+def agree(first: Node, second: Node) -> bool:
+    """Whether two scalars agree at every sample that could be computed, and at one of them to nine digits.
+
+    False rejects: they differ, or nothing is known (an overflow, a function without a bound). True proves nothing.
+    """
+    is_supported = False
     for sample in range(_NUM_SAMPLES):
         try:
             (a, radius_a), (b, radius_b) = _ball(first, sample), _ball(second, sample)
         except _FAILURES:
             continue
-        if abs(a - b) > _MARGIN * (radius_a + radius_b) + 1e-290:
-            return True
-    return False
+        radius = _MARGIN * (radius_a + radius_b)
+        if abs(a - b) > radius + 1e-290:
+            return False
+        is_supported = is_supported or radius <= 1e-9 * max(abs(a), abs(b), 1e-3)
+    return is_supported
 
 
-def are_out_of_proportion(first: Node, second: Node) -> bool:
-    """Whether ``first / second`` certainly is no constant: it differs between two samples. False means nothing."""
+def agree_in_proportion(first: Node, second: Node) -> bool:
+    """Whether ``first / second`` is the same at every sample that could be computed, and there were two or more."""
     ratios: list[_Ball] = []
     for sample in range(_NUM_SAMPLES):
         try:
-            (a, radius_a), (b, radius_b) = _ball(first, sample), _ball(second, sample)
-            if abs(b) <= 4 * radius_b or not b:
-                continue
-            ratios.append(_times((a, radius_a), _rounded(1 / b, 2 * radius_b / abs(b) ** 2)))
+            dividend, (b, radius_b) = _ball(first, sample), _ball(second, sample)
+            if abs(b) > 4 * radius_b:
+                ratios.append(_times(dividend, _rounded(1 / b, 2 * radius_b / abs(b) ** 2)))
         except _FAILURES:
             continue
-    return any(abs(p - q) > _MARGIN * (r + s) for (p, r), (q, s) in zip(ratios, ratios[1:], strict=False))
+    return len(ratios) > 1 and all(
+        abs(p - q) <= _MARGIN * (r + s) for (p, r), (q, s) in zip(ratios, ratios[1:], strict=False)
+    )
 
 
 def _sample(name: str, sample: int) -> complex:
@@ -134,12 +141,17 @@ def _power(base: _Ball, exponent: Node, sample: int) -> _Ball:
         raise _UnknownError
     if a.real < 0 and 0 < abs(a.imag) <= 4 * r + _ULP * abs(a):
         raise _UnknownError  # on which side of the branch cut?
-    if a.real < 0 and a.imag == 0 and not (isinstance(exponent, Num) and r <= _ULP * 4 * abs(a)):
+    if a.real < 0 and a.imag == 0 and not (isinstance(exponent, Num) and r <= 1e-9 * abs(a)):
         raise _UnknownError
     logarithm = cmath.log(complex(a.real, 0.0) if a.imag == 0 else a)
     value = cmath.exp(b * logarithm)
     relative = abs(b) * r / abs(a) + abs(logarithm) * s + 8 * _ULP * (1 + abs(b * logarithm))
     return _rounded(value, 2 * relative * abs(value))
+
+
+def _difference(first: _Ball, second: _Ball) -> _Ball:
+    (a, r), (b, s) = first, second
+    return _rounded(a - b, r + s + _ULP * (abs(a) + abs(b)))
 
 
 _Function = Callable[[complex], complex]
@@ -170,11 +182,22 @@ def _call(name: str, balls: list[_Ball]) -> _Ball:
         if abs(b) <= 4 * s:
             raise _UnknownError
         return _times(numerator, _rounded(1 / b, 2 * s / abs(b) ** 2))
+    if name == "binom":
+        above, below = balls
+        over = _times(_call("factorial", [below]), _call("factorial", [_difference(above, below)]))
+        if abs(over[0]) <= 4 * over[1]:
+            raise _UnknownError
+        return _times(_call("factorial", [above]), _rounded(1 / over[0], 2 * over[1] / abs(over[0]) ** 2))
     if len(balls) != 1:
         raise _UnknownError
     z, radius = balls[0]
     if name == "abs":
         return _rounded(complex(abs(z)), radius)
+    if name == "factorial":
+        if z.imag != 0 or z.real <= -0.9 or z.real > 100:
+            raise _UnknownError
+        size = math.gamma(z.real + 1)
+        return _rounded(complex(size), 2 * size * radius * (2 + abs(math.log(z.real + 2))) + 64 * _ULP * size)
     if name not in _FUNCTIONS or radius > 1e-3 * (1 + abs(z)):
         raise _UnknownError
     is_inside = z.imag == 0 and abs(z.real) < 1 - 1e-6

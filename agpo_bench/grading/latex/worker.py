@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 
-_MEMORY_BYTES = 1 << 30
+_MEMORY_BYTES = 512 << 20
 _CPU_SECONDS = 5
 
 
