@@ -281,10 +281,12 @@ class TrackedValue(AdvantagePart):
         """Let the trackers see the step's scores."""
         assert observed.scores_PG is not None
         tracker = dict(state["tracker"])
-        for prompt_id, scores_G in zip(observed.prompt_ids, observed.scores_PG.tolist(), strict=True):
+        valid_PG = observed.is_valid_PG
+        for row, (prompt_id, scores_G) in enumerate(zip(observed.prompt_ids, observed.scores_PG.tolist(), strict=True)):
             a, b = tracker.get(prompt_id, (0.5, 0.5))
-            for score in scores_G:
-                a, b = self.rho * a + score, self.rho * b + 1.0 - score
+            for index, score in enumerate(scores_G):
+                if valid_PG is None or bool(valid_PG[row, index]):
+                    a, b = self.rho * a + score, self.rho * b + 1.0 - score
             tracker[prompt_id] = [a, b]
         return {"tracker": tracker}
 

@@ -184,3 +184,5 @@ class UpdateObserved:
     prompt_ids: tuple[str, ...] = ()
     scores_PG: Tensor | None = None
     """Read by a per-prompt value tracker."""
+    is_valid_PG: Tensor | None = None
+    """False where the harness failed: a tracker does not see such a rollout."""

@@ -28,7 +28,10 @@ class GroupsPart(Part):
 
 
 class AllGroups(GroupsPart):
-    """Every group stays; groups of equal rewards add 0 to the numerator and count in the denominator."""
+    """Every group stays.
+
+    Groups of equal rewards add 0 to the surrogate, count in its denominator, and are pulled to the reference like all.
+    """
 
     use: Literal["all"] = "all"
 

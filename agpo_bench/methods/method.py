@@ -292,24 +292,23 @@ class Method(BaseModel):
         token_loss, active = self.surrogate(batch, log_ratio, band, extras or MinibatchExtras())
         weights_BT = self.aggregation(batch.mask_BT.to(batch.logprob_BT.dtype), denominators)
         policy_loss = (token_loss.expand_as(weights_BT).masked_fill(~mask_BT, 0.0) * weights_BT).sum()
-        loss = policy_loss
-        sums = {"loss/policy": float(policy_loss.detach())}
+        losses = {"loss/policy": policy_loss}
         kl_BT = self.kl.loss(batch) if batch.kl_coefficient > 0 else None
         if kl_BT is not None:
-            kl_loss = batch.kl_coefficient * (kl_BT.masked_fill(~mask_BT, 0.0) * weights_BT).sum()
-            sums["loss/kl"] = float(kl_loss.detach())
-            loss = loss + kl_loss
+            losses["loss/kl"] = batch.kl_coefficient * (kl_BT.masked_fill(~mask_BT, 0.0) * weights_BT).sum()
         value_BT = self.critic(batch)
         if value_BT is not None:
-            assert batch.value_BT is not None and batch.return_BT is not None
-            value_loss = value_BT.sum() / max(1, denominators.num_tokens)
-            error_BT = (batch.value_BT - batch.return_BT).detach().square()
-            sums["loss/value"] = float(value_loss.detach())
-            sums["value/error"] = float(error_BT[mask_BT].sum())
-            loss = loss + value_loss
+            losses["loss/value"] = value_BT.sum() / max(1, denominators.num_tokens)
         active_BT = active.expand_as(mask_BT) & mask_BT
-        sums |= _token_sums(batch, log_ratio.detach().expand_as(weights_BT), active_BT, band, mask_BT)
-        return LossOutput(loss=loss, sums=sums, active_tokens_B=active_BT.sum(dim=1))
+        with torch.no_grad():
+            values = losses | _token_sums(batch, log_ratio.expand_as(weights_BT), active_BT, band)
+            # One transfer from the device for all of them.
+            numbers = torch.stack([value.detach().double() for value in values.values()]).tolist()
+        return LossOutput(
+            loss=torch.stack(list(losses.values())).sum(),
+            sums=dict(zip(values, numbers, strict=True)),
+            active_tokens_B=active_BT.sum(dim=1),
+        )
 
     def loss_metrics(self, sums: Mapping[str, float], counts: LossCounts) -> dict[str, float]:
         """``LossOutput.sums``, added up over a step's updates, as metrics with the denominators of ``metrics``."""
@@ -334,17 +333,16 @@ class Method(BaseModel):
         )
 
 
-def _token_sums(
-    batch: LossBatch, log_ratio_BT: Tensor, active_BT: Tensor, band: clip_parts.Band, mask_BT: Tensor
-) -> dict[str, float]:
-    """Numerators for logging, in one transfer from the device."""
-    with torch.no_grad():
-        policy = -token_log_ratio(batch).detach()[mask_BT].double()
-        values = {
-            "clip/high_tokens": (active_BT & (log_ratio_BT.exp() > band.upper)).sum(),
-            "ratio/mean": log_ratio_BT[mask_BT].double().exp().sum(),
-            "kl/policy_k1": policy.sum(),
-            "kl/policy_k3": (torch.expm1(-policy) + policy).sum(),
-        }
-        numbers = torch.stack([value.double() for value in values.values()]).tolist()
-    return dict(zip(values, numbers, strict=True))
+def _token_sums(batch: LossBatch, log_ratio_BT: Tensor, active_BT: Tensor, band: clip_parts.Band) -> dict[str, Tensor]:
+    """Numerators for logging, each over the micro-batch's tokens."""
+    mask_BT = batch.mask_BT.bool()
+    policy = -token_log_ratio(batch)[mask_BT].double()
+    sums = {
+        "clip/high_tokens": (active_BT & (log_ratio_BT.exp() > band.upper)).sum(),
+        "ratio/mean": log_ratio_BT[mask_BT].double().exp().sum(),
+        "kl/policy_k1": policy.sum(),
+        "kl/policy_k3": (torch.expm1(-policy) + policy).sum(),
+    }
+    if batch.value_BT is not None and batch.return_BT is not None:
+        sums["value/error"] = (batch.value_BT - batch.return_BT).square()[mask_BT].sum()
+    return sums

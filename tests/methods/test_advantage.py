@@ -236,6 +236,10 @@ def test_tracked_value_is_used_before_it_sees_the_reward_and_then_moves():
     after = part.observe(state, UpdateObserved(num_episodes=3, prompt_ids=("p0", "p1", "p2"), scores_PG=rewards))
     assert after["tracker"]["p0"] == pytest.approx([0.875 * 3 + 1, 0.875])
     assert after["tracker"]["p2"] == pytest.approx([0.4375, 1.4375])
+    failed = UpdateObserved(
+        num_episodes=1, prompt_ids=("p0",), scores_PG=rewards[:1], is_valid_PG=torch.tensor([[False]])
+    )
+    assert part.observe(state, failed) == state
     weights = part.prompt_weights(after, ("p0", "new"))
     p = 3.625 / 4.5
     assert weights == pytest.approx([math.sqrt(p * (1 - p)) + 0.05, 0.55])
