@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from agpo_bench.grading.boxed import without_thinking
-from agpo_bench.grading.extraction import cut_at_next_question, find_boxes
+from agpo_bench.grading.extraction import Box, cut_at_next_question, find_boxes
 from agpo_bench.grading.normalise import MAX_RESPONSE_CHARS, normalise_text
 from agpo_bench.records import Reference, Verdict
 
@@ -81,7 +81,7 @@ class BlanksGrader:
         if first == second:
             return True
         one, other = split_blanks(first), split_blanks(second)
-        return len(one) <= MAX_BLANKS and _compare(one, other)[0]
+        return 0 < len(one) <= MAX_BLANKS and 0 < len(other) <= MAX_BLANKS and _compare(one, other)[0]
 
 
 def extract_blanks(response: str) -> str | None:
@@ -126,25 +126,29 @@ def _split_top_level(text: str, *, at_semicolon: bool) -> list[str]:
 
 def _last_boxes(text: str) -> tuple[int, str] | None:
     """Start and content of the last box; boxes with nothing but a separator between them are one list."""
-    outermost: list[tuple[int, int, str]] = []
+    outermost: list[Box] = []
     for box in find_boxes(text):
-        if box[2].strip() and (not outermost or box[0] >= outermost[-1][1]):
+        if (not outermost or box.start >= outermost[-1].end) and not text[box.content_start : box.end - 1].isspace():
             outermost.append(box)
+    outermost = [box for box in outermost[-MAX_BLANKS - 5 :] if box.end - box.content_start > 1]
     if not outermost:
         return None
-    start, _, content = outermost[-1]
-    contents = [_clean(_unbox(content))]
-    for left in reversed(outermost[-MAX_BLANKS:-1]):
-        if start - left[1] > 40 or not _BETWEEN_BOXES.fullmatch(text, left[1], start):
+    start = outermost[-1].start
+    contents = [_clean(_unbox(outermost[-1].content(text)))]
+    for left in reversed(outermost[:-1]):
+        if start - left.end > 40 or not _BETWEEN_BOXES.fullmatch(text, left.end, start):
             break
-        start = left[0]
-        contents.append(_clean(_unbox(left[2])))
+        start = left.start
+        contents.append(_clean(_unbox(left.content(text))))
     return start, ";".join(reversed(contents))
 
 
 def _unbox(text: str) -> str:
-    for start, end, content in reversed(find_boxes(text)):
-        text = text[:start] + content + text[end:]
+    r"""``\boxed{X}`` -> X, for the boxes inside a short answer."""
+    if len(text) > MAX_BLANK_CHARS:
+        return text
+    for box in reversed(find_boxes(text)):
+        text = text[: box.start] + text[box.content_start : box.end - 1] + text[box.end :]
     return text
 
 

@@ -35,19 +35,19 @@ def without_thinking(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last balanced box as ``extraction.last_boxed`` finds it, or of a later ``\boxed 7$`` without braces.
+    r"""Content of the last balanced box (``extraction.last_box``), or of a later ``\boxed 7$`` without braces.
 
     The second form is TeX for a box of one token, here a numeral; reference solutions of MATH use it.
     """
-    from agpo_bench.grading.extraction import find_boxes
+    from agpo_bench.grading.extraction import last_box
 
-    boxes = [box for box in find_boxes(text) if box[2].strip()]
+    box = last_box(text)
     unbraced = None
     for match in _UNBRACED_BOX.finditer(text):
         unbraced = match
-    if unbraced is not None and (not boxes or unbraced.start() > boxes[-1][0]):
+    if unbraced is not None and (box is None or unbraced.start() > box.start):
         return unbraced.group(1).strip()
-    return boxes[-1][2].strip() if boxes else None
+    return None if box is None else box.content(text).strip()
 
 
 def final_answer_sentence(text: str) -> str | None:

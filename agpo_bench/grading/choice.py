@@ -211,12 +211,13 @@ def _whole(content: str, letters: str) -> str | None:
 def _boxed(text: str, letters: str) -> list[_Statement]:
     r"""Boxes whose content is a pick: ``B``, ``\text{(B)}``, ``B. 14``, ``C: the mass``, ``14 \text{ (B)}``."""
     statements = []
-    for start, _, content in find_boxes(text)[-20:]:
-        if len(content) > 600:
+    for box in find_boxes(text)[-20:]:
+        if box.end - box.start > 600:
             continue
+        content = box.content(text)
         picked = _whole(content, letters) or _labelled(content, letters)
         if picked is not None:
-            statements.append(_Statement(start, picked))
+            statements.append(_Statement(box.start, picked))
     return statements
 
 

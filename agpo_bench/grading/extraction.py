@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from agpo_bench.grading.boxed import without_thinking
 from agpo_bench.grading.normalise import normalise_text
 
-_BOX_TOKENS = re.compile(r"\\+(?:boxed|fbox)\s{0,4}\{|\\[\s\S]|[{}]")
+_BOX_TOKENS = re.compile(r"\\{1,3}(?:boxed|fbox)\s{0,4}\{|\\[\s\S]|[{}]")
 _NEXT_QUESTION = re.compile(r"(?:\*\*)?(?:Q|Question|Problem|问题|题目)[ \t]{0,4}[0-9]{0,4}[ \t]{0,4}[:：.]")
 
 
@@ -16,37 +17,53 @@ def visible_text(response: str) -> str:
     return cut_at_next_question(without_thinking(normalise_text(response)))
 
 
-def find_boxes(text: str) -> list[tuple[int, int, str]]:
-    r"""Every balanced ``\boxed{…}``: (start, end, content), in the order of the starts; braces are counted.
+class Box(NamedTuple):
+    """Where a box stands. The content is not copied: twenty thousand nested boxes would be gigabytes."""
+
+    start: int
+    end: int
+    content_start: int
+
+    def content(self, text: str) -> str:
+        """What it holds."""
+        return text[self.content_start : self.end - 1]
+
+
+def find_boxes(text: str) -> list[Box]:
+    r"""Every balanced ``\boxed{…}``, in the order of the starts; braces are counted.
 
     An escaped brace (``\{``) is a character, not a group. A box that never closes is not there.
     """
-    boxes: list[tuple[int, int, str]] = []
-    open_groups: list[
-        tuple[int, int] | None
-    ] = []  # (start of the command, start of the content), None for a plain group
+    boxes: list[Box] = []
+    open_groups: list[tuple[int, int] | None] = []  # (start of the command, start of the content); None: a plain group
     for token in _BOX_TOKENS.finditer(text):
         spelled = token.group()
         if spelled == "{":
             open_groups.append(None)
         elif spelled == "}":
             if open_groups and (box := open_groups.pop()) is not None:
-                boxes.append((box[0], token.end(), text[box[1] : token.start()]))
+                boxes.append(Box(box[0], token.end(), box[1]))
         elif spelled.endswith("{") and "box" in spelled:
             open_groups.append((token.start(), token.end()))
     return sorted(boxes)
 
 
-def last_boxed(text: str) -> str | None:
-    r"""Content of the last balanced, non-empty ``\boxed{…}``, or None.
+def last_box(text: str) -> Box | None:
+    r"""The last balanced, non-empty box.
 
     Of nested boxes the inner one counts (hendrycks/math takes the last that starts). An empty box is an echo of the
     instruction "put your answer within ``\boxed{}``", not an answer.
     """
-    for _, _, content in reversed(find_boxes(text)):
-        if content.strip():
-            return content.strip()
+    for box in reversed(find_boxes(text)):
+        if box.end - box.content_start > 1 and not text[box.content_start : box.end - 1].isspace():
+            return box
     return None
+
+
+def last_boxed(text: str) -> str | None:
+    """Content of :func:`last_box`, or None."""
+    box = last_box(text)
+    return None if box is None else box.content(text).strip()
 
 
 def cut_at_next_question(text: str) -> str:

@@ -46,6 +46,10 @@ _SPACED_THOUSANDS = re.compile(r"[0-9]{1,3}(?: [0-9]{3}){1,6}")
 _ASKED_SCALE = re.compile(
     r"(?:多少|几)个?[十百千]?[万亿]|(?:how many|in) (?:thousand|million|billion|trillion|hundred)s?\b", re.IGNORECASE
 )
+_OTHER_MATHEMATICS = re.compile(
+    r"\\(?:sqrt|pi|log|ln|sin|cos|tan|binom|sum|prod|int|infty)(?![a-z])|[π√∞!]|[0-9)]\s?\^\s?\{?[a-z]"
+)
+"""What makes the number beside it another value: 18 is not the square root of 18."""
 _EMPTY_LINE = re.compile(r"[\s$*\\\[\]():_-]*")
 
 
@@ -255,6 +259,8 @@ def _only_quantity(text: str, *, scale_is_unit: bool = False) -> Quantity | None
     after = _after_equals(text)
     if after is not None:
         text = text[after:]
+    if _OTHER_MATHEMATICS.search(text):
+        return None
     quantities = list(islice(find_quantities(text, scale_is_unit=scale_is_unit), 50))
     quantities = [quantity for quantity in quantities if not quantity.is_numeral] or quantities
     if not quantities:

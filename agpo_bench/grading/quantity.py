@@ -20,6 +20,7 @@ MAX_DIGITS = 400
 
 _SEPARATOR = r"(?:,|\{,\}|,?\\[,!])"
 _DECIMAL = re.compile(rf"(?:[0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+")
+_DIGITS = re.compile("[0-9]+")
 _NOT_DIGITS = re.compile(r"[^0-9.]")
 _START = re.compile(rf"[0-9]|\.(?=[0-9])|\\[dtc]?frac(?![A-Za-z])|[{NUMERAL_CHARACTERS}]")
 _FRAC = re.compile(
@@ -78,7 +79,8 @@ def find_quantities(text: str, *, scale_is_unit: bool = False) -> Iterator[Quant
             continue
         found = _read(text, start, scale_is_unit=scale_is_unit)
         if found is None:
-            position = max(match.end(), start + 1)
+            digits = _DIGITS.match(text, start)
+            position = digits.end() if digits else match.end()
             continue
         yield found
         position = found.end
@@ -135,9 +137,9 @@ def _read(text: str, start: int, *, scale_is_unit: bool) -> Quantity | None:
         if divisor := Fraction(slash.group(1)):
             return _finish(text, start, slash.end(), value / divisor, scale_is_unit=scale_is_unit)
     if is_whole and (conjunction := _AND.match(text, end)):
-        part = _read_part_after_and(text, conjunction.end())
-        if part is not None:
-            return _finish(text, start, part[1], value + part[0], scale_is_unit=scale_is_unit)
+        after = _read_part_after_and(text, conjunction.end())
+        if after is not None:
+            return _finish(text, start, after[1], value + after[0], scale_is_unit=scale_is_unit)
     if parts := _PARTS_OF.match(text, end):
         numerator = _plain_value(parts.group(1))
         if numerator is not None and value:

@@ -118,9 +118,9 @@ def blanks(response: str, reference: Reference) -> Outcome:
 
 def math(response: str, reference: Reference) -> Outcome:
     """All boxes, the last as many as the gold has parts, matched as sets with :func:`math_equal`."""
-    boxes = [content for _, _, content in find_boxes(response)]
+    boxes = [box for box in find_boxes(response)[-20:] if box.end - box.start <= MAX_ANSWER_CHARS]
     if boxes:
-        given = [part for content in boxes[-20:] for part in content.split("\\text{ and }")]
+        given = [part for box in boxes for part in box.content(response).split("\\text{ and }")]
     else:
         stated = _extract(response)
         given = [] if stated is None else [stated]
@@ -163,7 +163,7 @@ def _extract(response: str) -> str | None:
         return _strip_string(sentence.group(1))
     boxes = find_boxes(response)
     if boxes:
-        return _strip_string(boxes[-1][2])
+        return _strip_string(boxes[-1].content(response)[:MAX_ANSWER_CHARS])
     if "\\boxed" in response:
         return None
     if "he answer is" in response:

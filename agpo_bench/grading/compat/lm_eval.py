@@ -97,7 +97,7 @@ def _parse_math_answer(text: str) -> str | None:
     """The last box; else what the outermost dollars of a line hold, after ``=``; else after ``=``; else a number."""
     if "\\boxed" in text or "\\fbox" in text:
         boxes = find_boxes(text)
-        return boxes[-1][2] if boxes else None
+        return boxes[-1].content(text) if boxes else None
     if dollars := _DOLLARS.findall(text):
         return str(dollars[-1]).rpartition("=")[2].lstrip(" ") or None
     if "=" in text:
