@@ -20,7 +20,7 @@ class MethodRow:
     title: str
     about: str
     parts: Mapping[str, str]
-    """The part in each slot, in the order of ``SLOTS``."""
+    """The part in each slot, in the order of ``SLOTS``; ``-`` where the method's loop reads none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,19 @@ class Difference:
     second: str
 
 
+def used_parts(method: Method) -> dict[str, Part]:
+    """The parts that the method's loop reads: a preference loss has no ratio, advantage or clip."""
+    slots = ("temperature", "preference") if method.loop == "preference" else SLOTS
+    return {slot: part for slot, part in method.parts.items() if slot in slots}
+
+
 def method_table(names: Sequence[str] | None = None) -> list[MethodRow]:
     """Every method (or those named) with the part in each slot."""
     rows = []
     for name in method_names() if names is None else names:
         method = load_method(name)
-        parts = {slot: part.use for slot, part in method.parts.items()}
+        used = used_parts(method)
+        parts = {slot: used[slot].use if slot in used else "-" for slot in SLOTS}
         rows.append(MethodRow(name=method.name, title=method.title, about=method.about, parts=parts))
     return rows
 
@@ -48,10 +55,13 @@ def diff(first: Method, second: Method) -> list[Difference]:
     found = []
     for field in ("loop", "group_size", "logprob_temperature"):
         found.append(Difference(where=field, first=str(getattr(first, field)), second=str(getattr(second, field))))
+    lefts, rights = used_parts(first), used_parts(second)
     for slot in SLOTS:
-        left, right = first.parts[slot], second.parts[slot]
-        if left.use != right.use:
-            found.append(Difference(where=slot, first=setting(left), second=setting(right)))
+        left, right = lefts.get(slot), rights.get(slot)
+        if left is None or right is None or left.use != right.use:
+            found.append(
+                Difference(where=slot, first=setting(left) if left else "-", second=setting(right) if right else "-")
+            )
             continue
         fields = right.model_dump()
         found += [
@@ -83,15 +93,12 @@ def describe(method: Method) -> str:
         f"loop: {method.loop}; group size: {size}; log-probabilities at the {_temperature(method)} temperature",
         "",
     ]
-    for slot, part in method.parts.items():
-        if part.use in ("none", "score", "all") or (method.loop == "preference" and slot not in _PREFERENCE_SLOTS):
+    for slot, part in used_parts(method).items():
+        if part.use in ("none", "score", "all"):
             continue
         lines.append(f"{slot}: {setting(part)}")
         lines += [f"    {line}".rstrip() for line in explanation(part).splitlines()]
     return "\n".join(lines) + "\n"
-
-
-_PREFERENCE_SLOTS = ("temperature", "preference")
 
 
 def _temperature(method: Method) -> str:
@@ -120,8 +127,8 @@ def methods_page(behaviour: Mapping[str, str] | None = None) -> str:
         reconstruction = " A reconstruction: the source leaves parts of it open." if method.is_reconstruction else ""
         lines += ["", f"## {method.title} (`{method.name}`)", "", f"{method.about}{reconstruction}", ""]
         lines += [f"Source: {method.source}.", "", "| slot | part | settings |", "|---|---|---|"]
-        for slot, part in method.parts.items():
-            if part.use == "none" or (method.loop == "preference" and slot not in _PREFERENCE_SLOTS):
+        for slot, part in used_parts(method).items():
+            if part.use == "none":
                 continue
             used[(slot, part.use)] = part
             settings = ", ".join(f"`{k}` {v}" for k, v in part.model_dump().items() if k != "use")

@@ -217,6 +217,9 @@ def test_the_listing_has_one_row_a_method_and_one_column_a_slot():
     assert [row.name for row in rows] == EVERY
     assert all(tuple(row.parts) == SLOTS for row in rows)
     assert next(row for row in rows if row.name == "gapo").parts["clip"] == "group"
+    dpo = next(row for row in rows if row.name == "dpo").parts
+    assert {slot: use for slot, use in dpo.items() if use != "-"} == {"temperature": "fixed", "preference": "dpo"}
+    assert ("clip", "-") in [(item.where, item.first) for item in diff(load_method("dpo"), load_method("grpo"))]
 
 
 def test_a_description_shows_the_resolved_recipe_with_its_equations():
