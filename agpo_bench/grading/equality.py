@@ -151,16 +151,22 @@ def canonical(answer: str) -> str:
     text = clean(answer)
     if len(text) > MAX_CHARS:
         return text
+    if "%" in text:
+        # "25\\%" is the string 25 and the number 1/4; its own spelling is the only one that is equal to both.
+        return _PLAIN_IGNORED.sub("", text.replace("\\%", "%")).replace("%", "\\%")
     string_form = hendrycks.normalize(text) or text
-    for source in (string_form, text):
+    try:
+        tree = parse(text)
+    except (LimitError, UnparsedError):
+        return string_form
+    for source in (text, string_form):
         try:
-            tree = parse(source)
-            spelled = render(tree)
+            spelled = render(parse(source))
             if spelled is not None and Comparison(_never_ask).are_equal(parse(spelled), tree):
                 return spelled
         except (LimitError, UnparsedError):
             continue
-    return string_form
+    return string_form if compare(string_form, text).is_equal else text
 
 
 def _never_ask(task: str, first: Node, second: Node) -> tuple[bool | None, str | None]:
