@@ -18,6 +18,10 @@ Controllers (one value a step; with controller scope ``prompt`` the mean over pr
 ``disp/fallback_frac``  groups whose rewards differ but whose dispersion is 0, over all groups
 ``adv/zero_variance_frac``  groups whose rewards are all equal, over all groups
 ``adv/abs_mean``            mean |A| over trained rollouts
+``ctrl/replay_exhausted``   1 when a replayed log had fewer steps and its last value holds
+``cov/selected_tokens``     tokens a covariance rule chose, mean over the step's minibatches
+``ess/fraction``            effective sample size over the number of tokens, mean over the step's minibatches
+``shaping/entropy_mean|std``  running moments of the pooled token entropy (nats) behind the four-quadrant bonus
 ==========================  =========================================================================================
 """
 
