@@ -21,8 +21,8 @@ from torch import Tensor
 
 from agpo_bench.rollout.lean_decoder import LeanDecoder, Weights, repeat_kv
 
-_WIDTH_STEP = 32
-"""Attended slots are rounded up to this: products of these widths round alike, whatever the width (measured)."""
+_MIN_WIDTH, _WIDTH_STEP = 32, 8
+"""Attended slots are rounded up to these: such products round alike, whatever the width (measured, and tested)."""
 _MIN_ROWS = 4
 """Fewer rows take another path through the matrix library, which rounds differently (measured)."""
 _MIN_PREFILL = 16
@@ -71,7 +71,7 @@ class LeanEngine:
     """Static cache, keys stored transposed, each row's token t in slot t whatever its neighbours' lengths."""
 
     admits_while_running = True
-    min_dead_fraction = 1 / 16
+    min_dead_fraction = 1 / 8
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._decoder = LeanDecoder(model.model, dtype)
@@ -100,7 +100,7 @@ class LeanEngine:
         if self._weights is None:
             self.refresh()
         num_rows = max(num_rows, _MIN_ROWS)
-        num_slots = _round_up(num_slots, _WIDTH_STEP)
+        num_slots = _width(num_slots)
         self._device = self._head_weight.device
         self._length = np.zeros(0, dtype=np.int64)
         if not self._keys or self._keys[0].shape[0] < num_rows or self._keys[0].shape[3] < num_slots:
@@ -122,14 +122,16 @@ class LeanEngine:
         logits_PV = torch.empty(len(prompts), head_dim_out, dtype=self._decoder.dtype, device=self._device)
         for batch in _batches_by_length(lengths):
             rows = np.concatenate([first_rows[i] + np.arange(copies[i]) for i in batch])
+            is_block = rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
             logits_PV[torch.from_numpy(batch)] = self._prefill(
                 [prompts[i] for i in batch],
-                rows=torch.from_numpy(rows).to(self._device),
+                # A slice is copied to several times faster than a list of rows; prompts sorted by length give one.
+                rows=slice(int(rows[0]), int(rows[-1]) + 1) if is_block else torch.from_numpy(rows).to(self._device),
                 source=torch.from_numpy(np.repeat(np.arange(len(batch)), [copies[i] for i in batch])).to(self._device),
             )
         return logits_PV.repeat_interleave(torch.tensor(list(copies), device=self._device), dim=0)
 
-    def _prefill(self, prompts: list[tuple[int, ...]], *, rows: Tensor, source: Tensor) -> Tensor:
+    def _prefill(self, prompts: list[tuple[int, ...]], *, rows: Tensor | slice, source: Tensor) -> Tensor:
         decoder, num = self._decoder, len(prompts)
         width = max(_MIN_PREFILL, *(len(prompt) for prompt in prompts))
         token_PT = np.zeros((num, width), dtype=np.int64)
@@ -138,8 +140,8 @@ class LeanEngine:
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             query, key, value = (x.view(num, width, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
-            self._keys[layer][rows, :, :, :width] = key.transpose(2, 3)[source]
-            self._values[layer][rows, :, :width] = value[source]
+            self._keys[layer][rows, :, :, :width] = key.transpose(2, 3).contiguous()[source]
+            self._values[layer][rows, :, :width] = value.contiguous()[source]
             key, value = repeat_kv(key, decoder.num_heads), repeat_kv(value, decoder.num_heads)
             # Right padding: no real token sees a padded one, so the causal mask is the only one needed.
             out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
@@ -164,7 +166,7 @@ class LeanEngine:
             token_n = F.pad(token_n, (0, _MIN_ROWS - num))
         padded = len(length)
         slot_n = torch.from_numpy(length.copy()).to(self._device)
-        width = _round_up(int(length.max()) + 1, _WIDTH_STEP)
+        width = _width(int(length.max()) + 1)
         row_n = torch.arange(padded, device=self._device)
         hidden_slots = torch.arange(width, device=self._device) > slot_n[:, None]
         bias = torch.zeros(padded, width, dtype=decoder.dtype, device=self._device)
@@ -191,7 +193,7 @@ class LeanEngine:
             return
         target = torch.from_numpy(holes).to(self._device)
         source = torch.from_numpy(order_n[holes]).to(self._device)
-        width = _round_up(int(self._length[holes].max()), _WIDTH_STEP)
+        width = int(self._length[holes].max())
         for keys, values in zip(self._keys, self._values, strict=True):
             keys[target, :, :, :width] = keys[source, :, :, :width]
             values[target, :, :width] = values[source, :, :width]
@@ -277,16 +279,17 @@ class LibraryEngine:
         return logits[:, -1]
 
 
-def _round_up(number: int, step: int) -> int:
-    return -(-number // step) * step
+def _width(num_slots: int) -> int:
+    return max(_MIN_WIDTH, -(-num_slots // _WIDTH_STEP) * _WIDTH_STEP)
 
 
 def _batches_by_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Indices in batches of alike lengths, at most ``_PREFILL_TOKENS`` padded tokens each (one prompt at least)."""
-    order = np.argsort(lengths, kind="stable")
+    order = np.argsort(-lengths, kind="stable")
     batches, start = [], 0
     for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - start) * max(int(lengths[order[end]]), _MIN_PREFILL) > _PREFILL_TOKENS:
+        longest = max(int(lengths[order[start]]), _MIN_PREFILL)
+        if end == len(order) or (end + 1 - start) * longest > _PREFILL_TOKENS:
             batches.append(order[start:end])
             start = end
     return batches
