@@ -1,0 +1,36 @@
+"""Every comparison, as one Markdown table: ``make bench``.
+
+Run it on a quiet machine. Every side is a process of its own on one thread; sides alternate; figures are medians.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import agpo_vs_grpo
+import eval_vs_lm_eval
+import rl_step_vs_trl
+import sampler_vs_generate
+import setting
+from measure import table
+
+if __name__ == "__main__":
+    arguments = setting.arguments(__doc__)
+    arguments.add_argument("--out", type=Path, help="also write the table to this file")
+    args = arguments.parse_args()
+    comparisons = []
+    for module in (sampler_vs_generate, rl_step_vs_trl, eval_vs_lm_eval, agpo_vs_grpo):
+        comparisons += module.compare(args)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "lm_eval"))
+    text = (
+        f"{table(comparisons)}\n\nModel: {args.model}. Medians of {args.repeats} processes a side, {args.batches} "
+        "rollout batches each after a first one, one thread, sides alternating. "
+        f"Python {platform.python_version()}, {packages}.\n"
+    )
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text, encoding="utf-8")
+    sys.exit(0 if all(comparison.is_reached for comparison in comparisons) else 1)
