@@ -79,7 +79,13 @@ def compare(first: str, second: str) -> Outcome:
 
 
 def _compare(one: str, other: str) -> Outcome:
-    if strings_equal(one, other) or _plain_equal(one, other):
+    return Outcome(True) if strings_equal(one, other) else compare_mathematics(one, other)
+
+
+def compare_mathematics(first: str, second: str) -> Outcome:
+    """Equality of two cleaned answers without the authors' string rule, by which ``P=5`` and ``Q=5`` are both 5."""
+    one, other = sorted((first, second))
+    if one == other or _plain_equal(one, other):
         return Outcome(True)
     trees: list[Node] = []
     for text in (one, other):

@@ -15,12 +15,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from agpo_bench.grading.equality import Outcome, clean, compare, strings_equal
+from agpo_bench.grading.equality import Outcome, clean, compare, compare_mathematics
 from agpo_bench.grading.latex import algebra
 from agpo_bench.grading.latex.enclosure import real_value
 from agpo_bench.grading.latex.grammar import parse
 from agpo_bench.grading.latex.limits import MAX_CHARS, LimitError, UnparsedError
-from agpo_bench.grading.latex.tree import Mul, Node, Num, Quantity, Relation
+from agpo_bench.grading.latex.tree import Node, Num, Quantity, Relation
 
 AnswerType = Literal["numeric", "equation", "expression"]
 
@@ -135,8 +135,7 @@ def _is_unit(text: str) -> bool:
 
 def _compare_equations(answer: str, gold: str) -> Outcome:
     """Both must be equations: the right side alone does not state one."""
-    if strings_equal(clean(answer), clean(gold)):
-        return Outcome(True)
-    if "=" not in answer:
-        return Outcome(False)
-    return compare(answer, gold)
+    first, second = clean(answer), clean(gold)
+    if max(len(first), len(second)) > MAX_CHARS:
+        return Outcome(False, "too_long")
+    return compare_mathematics(first, second) if "=" in first else Outcome(False)

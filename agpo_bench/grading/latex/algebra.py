@@ -562,8 +562,9 @@ def _logarithm(name: str, forms: tuple[Form, ...]) -> _Pair:
     value = _natural_logarithm(forms[0])
     if name == "ln" and len(forms) == 1:
         return value
-    base = forms[1] if len(forms) > 1 else _freeze(*_constant(Fraction(10)))
-    return _multiply_pairs(value, _inverse(_natural_logarithm(base)))
+    base = _natural_logarithm(forms[1] if len(forms) > 1 else _freeze(*_constant(Fraction(10))))
+    ratio = proportion(_freeze(*value), _freeze(*base))
+    return _multiply_pairs(value, _inverse(base)) if ratio is None else _constant(ratio)
 
 
 def _natural_logarithm(form: Form) -> _Pair:
@@ -573,8 +574,11 @@ def _natural_logarithm(form: Form) -> _Pair:
         for prime, multiplicity in _factors(rational).items():
             total = _add_pairs(total, _multiply_pairs(_constant(Fraction(multiplicity)), _single(("ln", prime))))
         return total
-    if form == _freeze(*_evaluate(Const("e"))):
-        return _constant(Fraction(1))
+    euler: Generator = ("exp", ("e",), ONE)
+    if form.denominator == ((ONE, Fraction(1)),) and len(form.numerator) == 1 and form.numerator[0][1] == 1:
+        mono = form.numerator[0][0]
+        if len(mono) == 1 and mono[0][0] == euler:
+            return _constant(mono[0][1])
     if rational is not None and rational == 0:
         raise UnparsedError("logarithm of zero")
     return _single(("call", "ln", form))
