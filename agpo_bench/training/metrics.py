@@ -46,7 +46,8 @@ class StepRecord:
         multiplies the radius by; ``ctrl/tau`` sampling temperature, ``ctrl/tau_raw`` before its limits;
         ``ctrl/U|U_bar|U_tilde`` Eqs. 9-11; ``ctrl/E|sigma|kappa_abs|D_step`` the signals; ``kl_ctl/beta`` the KL
         coefficient; ``disp/fallback_frac`` share of groups normalised by a fallback;
-        ``adv/zero_variance_frac`` share of trained groups with equal rewards; ``adv/abs_mean`` over trained rollouts.
+        ``adv/zero_variance_frac`` share of trained groups with equal rewards; ``adv/abs_mean`` over trained rollouts;
+        ``shaping/…`` as the shaping part reports it.
     Clip and ratio, over the step's updates (a token counts once an update):
         ``clip/active_tokens`` share of trained tokens on which the clip took the gradient away (the method's ratio
         above the band with A > 0, below it with A < 0), ``clip/high_tokens`` those above; ``clip/active_steps`` share
@@ -71,8 +72,8 @@ class StepRecord:
         ``sync/version`` number of the weights that sampled the rollouts.
     Preference training:
         ``pairs/count`` pairs of the step; ``pairs/prompts_without`` prompts without a better and a worse rollout;
-        ``dpo/loss|margin|accuracy`` mean over pairs and updates of the loss, of the implicit reward margin, and the
-        share of pairs with a positive one, each before its own update; ``kl/initial_k1|initial_k3|initial_per_seq``
+        ``pairs/margin|accuracy`` mean over pairs and updates of the implicit reward margin and of whether it is
+        positive, and ``loss/policy`` of the loss, each before its own update; ``kl/initial_k1|initial_k3|initial_per_seq``
         KL(pi_ref || pi) after the step's updates on rollouts of pi_ref: the other direction than ``kl/ref_k1``.
     """
 
