@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -52,11 +53,16 @@ _OWN_PARTS: dict[str, tuple[type[Part], ...]] = {
 }
 
 
+@cache
+def installed_parts() -> tuple[type[Part], ...]:
+    """Parts that other packages offer. Read once: the scan of all installed packages takes milliseconds."""
+    return tuple(entry.load() for entry in entry_points(group="agpo_bench.parts"))
+
+
 def parts_of(slot: str) -> dict[str, type[Part]]:
     """Every part of a slot by its ``use``: ours, and those of the entry-point group ``agpo_bench.parts``."""
     parts = {str(part.model_fields["use"].default): part for part in _OWN_PARTS[slot]}
-    for entry in entry_points(group="agpo_bench.parts"):
-        part = entry.load()
+    for part in installed_parts():
         if part.slot == slot:
             parts.setdefault(str(part.model_fields["use"].default), part)
     return parts

@@ -202,10 +202,12 @@ class HalvingClip(FixedClip):
     slot: ClassVar[str] = "clip"
 
 
-def test_parts_of_other_packages_join_their_slot(monkeypatch):
+def test_parts_of_other_packages_join_their_slot(monkeypatch, request):
     entry = EntryPoint(name="halving", value=f"{__name__}:HalvingClip", group="agpo_bench.parts")
     monkeypatch.setattr(EntryPoint, "load", lambda self: HalvingClip)
     monkeypatch.setattr(slots_module, "entry_points", lambda group: [entry] if group == entry.group else [])
+    slots_module.installed_parts.cache_clear()
+    request.addfinalizer(slots_module.installed_parts.cache_clear)
     method = load_method("grpo", {"clip.use": "halving", "clip.low": 0.1})
     assert isinstance(method.clip, HalvingClip)
     assert method.model_dump()["clip"] == {"use": "halving", "low": 0.1, "high": 0.2}
