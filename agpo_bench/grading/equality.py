@@ -32,7 +32,8 @@ class Outcome(NamedTuple):
 
     is_equal: bool
     reason: str | None = None
-    """``too_long``, ``too_deep``, ``too_complex``, ``unparsed``, ``timeout``, ``memory``, ``undecided``, ``worker_died``."""
+    """``too_long``, ``too_deep``, ``too_complex``, ``unparsed``, ``timeout``, ``memory``, ``undecided``,
+    ``worker_died``."""
 
     @property
     def is_error(self) -> bool:
@@ -41,7 +42,9 @@ class Outcome(NamedTuple):
 
 
 def clean(text: str) -> str:
-    r"""An extracted answer as it is compared: normalised, one blank for many, without ``$`` around and a full stop behind."""
+    r"""An extracted answer as it is compared: normalised, one blank for many, without ``$`` around and a full stop
+    behind.
+    """
     text = unwrap_math(_BLANKS.sub(" ", normalise_text(text)).strip())
     while text and text[-1] in ".,;:。 " and not text.endswith(("\\.", "\\,", "\\;", "\\:", "\\ ")):
         text = text[:-1].rstrip()
@@ -150,9 +153,11 @@ def _ask_worker(task: str, first: Node, second: Node) -> tuple[bool | None, str 
 
 @lru_cache(maxsize=32768)
 def canonical(answer: str) -> str:
-    r"""One spelling for answers that are equal, as far as exact algebra sees it: ``0.5``, ``1/2`` and ``\frac{2}{4}`` are one.
+    r"""One spelling for answers that are equal, as far as exact algebra sees it: ``0.5``, ``1/2`` and ``\frac{2}{4}``
+    are one.
 
-    The spelling is an answer again, equal to the one it came from. Where algebra has no say it is the string normal form.
+    The spelling is an answer again, equal to the one it came from. Where algebra has no say it is the string normal
+    form.
     """
     text = clean(answer)
     if len(text) > MAX_CHARS:

@@ -1,8 +1,9 @@
 r"""Answers that are mathematics: MATH and OCW. Extraction here; equality in ``equality`` and ``ocw``.
 
-The answer is the content of the last balanced ``\boxed{}``, else Minerva's "final answer is X", else the whole response when it is
-nothing but an answer (PROTOCOLS: a verbatim gold is right with or without a box; prose without a box states nothing).
-MATH: right if the strings are equal after the authors' normalisation, or if an exact symbolic check succeeds.
+The answer is the content of the last balanced ``\boxed{}``, else Minerva's "final answer is X", else the whole
+response when it is nothing but an answer (PROTOCOLS: a verbatim gold is right with or without a box; prose without a
+box states nothing). MATH: right if the strings are equal after the authors' normalisation, or if an exact symbolic
+check succeeds.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def expressions_equal(first: str, second: str) -> bool:
 class ExpressionGrader:
     r"""MATH (``style="math"``) or OCW (``style="ocw"``).
 
-    ``ocw_rtol`` is the relative tolerance of numeric OCW answers. ``with_math_verify`` adds that package's verdict as the alternative
-    ``math_verify``; it is slow, runs in a worker process, and raises ValueError here if the package is not installed.
+    ``ocw_rtol`` is the relative tolerance of numeric OCW answers. ``with_math_verify`` adds that package's verdict as
+    the alternative ``math_verify``; it is slow, runs in a worker process, and raises ValueError here if the package
+    is not installed.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 r"""The string rule of the MATH authors: two answers are equal when their normal forms are the same string.
 
-Hendrycks et al. 2021 (``is_equiv``): line breaks, ``\!``, ``\left``/``\right``, degrees, ``\$``, ``\%`` and text units at the
-right end go; ``\dfrac`` and ``\tfrac`` are ``\frac``; ``.5`` is ``0.5``; ``x=5`` is ``5``; ``\sqrt3``, ``\frac12`` and ``1/2`` get
-their braces; blanks go. Order, brackets and symbolic form matter.
+Hendrycks et al. 2021 (``is_equiv``): line breaks, ``\!``, ``\left``/``\right``, degrees, ``\$``, ``\%`` and text
+units at the right end go; ``\dfrac`` and ``\tfrac`` are ``\frac``; ``.5`` is ``0.5``; ``x=5`` is ``5``; ``\sqrt3``,
+``\frac12`` and ``1/2`` get their braces; blanks go. Order, brackets and symbolic form matter.
 
 Departure: command names are matched whole, so ``\leftarrow`` keeps its ``\left``.
 """
@@ -20,7 +20,9 @@ _INTEGER_RATIO = re.compile(r"(-?(?:0|[1-9][0-9]*))/(-?(?:0|[1-9][0-9]*))")
 
 
 def _with_fraction_braces(text: str) -> str:
-    r"""``\frac12`` -> ``\frac{1}{2}``, ``\frac1{72}`` -> ``\frac{1}{72}``; the text itself if an argument is missing."""
+    r"""``\frac12`` -> ``\frac{1}{2}``, ``\frac1{72}`` -> ``\frac{1}{72}``; the text itself if an argument is
+    missing.
+    """
     head, *tails = text.split("\\frac")
     parts = [head]
     for tail in tails:

@@ -1,11 +1,13 @@
 r"""OCW (minerva_math) answers: typed by the gold, compared by the rule of the type.
 
-A gold that is a float is *numeric*: equal exactly, or within a relative tolerance (Llemma's ``np.isclose``, rtol 1e-5). A gold with
-``=`` is an *equation*: equal as normalised strings, or ``lhs - rhs`` proportional. Anything else is an *expression*.
+A gold that is a float is *numeric*: equal exactly, or within a relative tolerance (Llemma's ``np.isclose``, rtol
+1e-5). A gold with ``=`` is an *equation*: equal as normalised strings, or ``lhs - rhs`` proportional. Anything else
+is an *expression*.
 
-Departures from DeepSeek-Math and Llemma, whose code fails on golds that are zero or negative and on every equation: exact equality
-comes first, the tolerance is relative to the larger value (so swapping changes nothing) and has no absolute part (golds go down to
-1e-26), units are removed in ``\mathrm{}`` and with powers too, nothing is evaluated but an own tree.
+Departures from DeepSeek-Math and Llemma, whose code fails on golds that are zero or negative and on every equation:
+exact equality comes first, the tolerance is relative to the larger value (so swapping changes nothing) and has no
+absolute part (golds go down to 1e-26), units are removed in ``\mathrm{}`` and with powers too, nothing is evaluated
+but an own tree.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def compare_numbers(first: str, second: str, *, rtol: Fraction) -> Outcome:
 
 @lru_cache(maxsize=8192)
 def number_value(text: str) -> Fraction:
-    r"""The number that an answer states: ``1.5 \times 10^{3}``, ``1.5e3``, ``\frac{8}{5} \mathrm{~cm}``, ``x = 1.6``, ``\pi/4``.
+    r"""The number that an answer states: ``1.5 \times 10^{3}``, ``1.5e3``, ``\frac{8}{5} \mathrm{~cm}``, ``x = 1.6``,
+    ``\pi/4``.
 
     Raises UnparsedError when it states none and LimitError when it is too large to read.
     """

@@ -1,7 +1,8 @@
 """A pool of worker processes for symbolic work: killed and replaced on timeout, excess of memory or death.
 
-Plain ``subprocess`` children with a clean interpreter: no fork of a process that holds torch or threads, no re-import of the
-user's main module. One line of JSON each way. Started at the first request; safe to call from any thread and after a fork.
+Plain ``subprocess`` children with a clean interpreter: no fork of a process that holds torch or threads, no re-import
+of the user's main module. One line of JSON each way. Started at the first request; safe to call from any thread and
+after a fork.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class _Worker:
         self.is_new = True
 
     def ask(self, request: Mapping[str, Any], wall_seconds: float) -> Reply:
-        """One request, one reply; after any reply with ``timeout``, ``memory`` or ``worker_died`` the process is gone."""
+        """One request, one reply; after any reply with ``timeout``, ``memory`` or ``worker_died`` the process is
+        gone.
+        """
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None and stdout is not None
         seconds = wall_seconds + (_START_SECONDS if self.is_new else 0.0)
@@ -156,8 +159,8 @@ class WorkerPool:
     def ask(self, task: str, **fields: Any) -> Reply:
         """Send one request to a free worker and wait for its reply.
 
-        A worker that dies without having been given up by a limit is replaced and the request repeated once: only a second
-        death is reported as ``worker_died``.
+        A worker that dies without having been given up by a limit is replaced and the request repeated once: only a
+        second death is reported as ``worker_died``.
         """
         request = {"task": task, **fields}
         for attempt in range(2):

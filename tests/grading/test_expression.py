@@ -322,10 +322,14 @@ def test_math_verify_is_an_alternative_that_runs_in_a_worker():
 
 PIECES = st.sampled_from(
     [
-        "1", "2", "10", "0.5", "x", "y", "n", "i", "e", "\\pi", "\\infty", "\\frac", "\\sqrt", "{", "}", "(", ")", "[", "]",
-        "\\{", "\\}", "+", "-", "*", "/", "^", "_", "!", "\\%", ",", ";", ":", "=", "<", "\\le", "\\in", "\\cup", "\\pm",
-        "\\sin", "\\ln", "\\log", "|", "\\text{ cm}", "\\text{and}", "\\left", "\\right", "\\\\", "&", "\\begin{pmatrix}",
-        "\\end{pmatrix}", " ", "$", "\\,", "\\!", "'", "\\binom", "\\lfloor", "\\rfloor", "^\\circ", "\\overline{3}", "½", "²", "，",
+        "1", "2", "10", "0.5", "x", "y", "n", "i", "e", "\\pi", "\\infty", "\\frac", "\\sqrt", "{", "}", "(",
+        ")", "[", "]",
+        "\\{", "\\}", "+", "-", "*", "/", "^", "_", "!", "\\%", ",", ";", ":", "=", "<", "\\le", "\\in",
+        "\\cup", "\\pm",
+        "\\sin", "\\ln", "\\log", "|", "\\text{ cm}", "\\text{and}", "\\left", "\\right", "\\\\", "&",
+        "\\begin{pmatrix}",
+        "\\end{pmatrix}", " ", "$", "\\,", "\\!", "'", "\\binom", "\\lfloor", "\\rfloor", "^\\circ",
+        "\\overline{3}", "½", "²", "，",
     ]
 )  # fmt: skip
 ANSWERS = st.one_of(st.lists(PIECES, max_size=14).map("".join), st.text(max_size=30))

@@ -1,4 +1,5 @@
-"""Sixty answers that break parsers, evaluators and clocks: each is graded 0 with a counted reason, quickly, in little memory."""
+"""Sixty answers that break parsers, evaluators and clocks: each is graded 0 with a counted reason, quickly, in little
+memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""OCW: typing by the gold, numbers with units and a relative tolerance, equations up to a factor. Rules in PROTOCOLS."""
+"""OCW: typing by the gold, numbers with units and a relative tolerance, equations up to a factor. Rules in
+PROTOCOLS."""
 
 from __future__ import annotations
 

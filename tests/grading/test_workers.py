@@ -1,4 +1,5 @@
-"""The worker pool: limits, deaths, threads, forks. Requests are real ones; the faults are real signals and real memory."""
+"""The worker pool: limits, deaths, threads, forks. Requests are real ones; the faults are real signals and real
+memory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 r"""Exact normal forms: rational functions over Q in independent generators.
 
-A generator is a variable, ``pi``, ``i``, the real power p^r of a prime, an exponential ``base^(c·m)`` of a monomial m, the logarithm
-of a prime, or an opaque call with its arguments in normal form. A monomial maps generators to rational exponents; ``i`` keeps
-exponent 0 or 1 and p^r keeps 0 <= r < 1, the rest goes to the coefficient. Every rewriting used is an identity, so equal normal
-forms prove equality. Where all generators are independent over Q (variables; prime powers, by Besicovitch's theorem; ``i``;
-one of ``pi`` and the exponentials) different normal forms prove difference as well: ``Form.is_decisive``.
+A generator is a variable, ``pi``, ``i``, the real power p^r of a prime, an exponential ``base^(c·m)`` of a monomial
+m, the logarithm of a prime, or an opaque call with its arguments in normal form. A monomial maps generators to
+rational exponents; ``i`` keeps exponent 0 or 1 and p^r keeps 0 <= r < 1, the rest goes to the coefficient. Every
+rewriting used is an identity, so equal normal forms prove equality. Where all generators are independent over Q
+(variables; prime powers, by Besicovitch's theorem; ``i``; one of ``pi`` and the exponentials) different normal forms
+prove difference as well: ``Form.is_decisive``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from agpo_bench.grading.latex.limits import (
 from agpo_bench.grading.latex.tree import Add, Call, Const, Mul, Node, Num, Pow, Quantity, Root, Sym
 
 Generator = tuple[object, ...]
-"""(kind, …): ``var name``, ``pi``, ``i``, ``prime p``, ``exp base monomial``, ``ln p``, ``call name forms``, ``root form``."""
+"""(kind, …): ``var name``, ``pi``, ``i``, ``prime p``, ``exp base monomial``, ``ln p``, ``call name forms``, ``root
+form``."""
 Monomial = tuple[tuple[Generator, Fraction], ...]
 """Generators with non-zero exponents, sorted by their text."""
 Polynomial = dict[Monomial, Fraction]
@@ -35,14 +37,16 @@ ONE: Monomial = ()
 """The empty product."""
 _ZERO = Fraction(0)
 _HALF = Fraction(1, 2)
-I: Generator = ("i",)
+IMAGINARY: Generator = ("i",)
 PI: Generator = ("pi",)
 _SMALL_PRIMES = [n for n in range(2, 1000) if all(n % d for d in range(2, isqrt(n) + 1))]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """``numerator / denominator``, both tuples of (monomial, coefficient) sorted; the denominator is 1 or has two terms or more."""
+    """``numerator / denominator``, both tuples of (monomial, coefficient) sorted; the denominator is 1 or has two
+    terms or more.
+    """
 
     numerator: tuple[tuple[Monomial, Fraction], ...]
     denominator: tuple[tuple[Monomial, Fraction], ...]
@@ -68,7 +72,9 @@ class Form:
 
 
 def normal_form(node: Node) -> Form:
-    """The normal form of a scalar. UnparsedError: not a scalar of known parts, or undefined (1/0). LimitError: too large."""
+    """The normal form of a scalar. UnparsedError: not a scalar of known parts, or undefined (1/0). LimitError: too
+    large.
+    """
     return _freeze(*_evaluate(node))
 
 
@@ -164,8 +170,8 @@ def _join(first: Monomial, second: Monomial) -> tuple[Monomial, Fraction]:
 
 def _reduce(exponents: dict[Generator, Fraction]) -> tuple[Monomial, Fraction]:
     factor = Fraction(1)
-    for generator, exponent in list(exponents.items()):
-        kind = generator[0]
+    for generator, given in list(exponents.items()):
+        kind, exponent = generator[0], given
         if not exponent:
             continue
         if kind in ("prime", "composite") and not 0 <= exponent < 1:
@@ -184,7 +190,7 @@ def _reduce(exponents: dict[Generator, Fraction]) -> tuple[Monomial, Fraction]:
             exponent %= 2
             if (2 * exponent).denominator == 1:
                 del exponents[generator]
-                exponents[I] = exponents.get(I, _ZERO) + 2 * exponent
+                exponents[IMAGINARY] = exponents.get(IMAGINARY, _ZERO) + 2 * exponent
                 return _times(_reduce(exponents), factor)
             exponents[generator] = exponent
     kept = [(generator, exponent) for generator, exponent in exponents.items() if exponent]
@@ -298,7 +304,7 @@ def _evaluate(node: Node) -> _Pair:
         case Const("pi"):
             return _single(PI)
         case Const("i"):
-            return _single(I)
+            return _single(IMAGINARY)
         case Const("e"):
             return _exponential(("e",), _freeze(*_constant(Fraction(1))))
         case Add(terms):
@@ -416,7 +422,9 @@ def _rational_power(form: Form, power: Fraction) -> _Pair:
 
 
 def _has_plain_powers(generator: Generator) -> bool:
-    """Whether (g)^r is g^r: not for i, nor for powers of a variable or of an exponential with i, which change branch."""
+    """Whether (g)^r is g^r: not for i, nor for powers of a variable or of an exponential with i, which change
+    branch.
+    """
     if generator[0] in ("i", "e^i pi"):
         return False
     return generator[0] != "exp" or (generator[1] == ("e",) and "('i',)" not in _text(generator))
@@ -447,7 +455,9 @@ def _positive_power(value: Fraction, power: Fraction) -> _Pair:
 
 
 def _prime(value: int) -> Generator:
-    """The generator of a factor; above 997^2 it is not known to be prime, so its powers are not known to be independent."""
+    """The generator of a factor; above 997^2 it is not known to be prime, so its powers are not known to be
+    independent.
+    """
     return ("prime" if value < _SMALL_PRIMES[-1] ** 2 else "composite", value)
 
 
@@ -491,7 +501,7 @@ def _exponential(base: Generator, exponent: Form) -> _Pair:
             key: Generator = base
         elif base[0] == "var" and mono == ONE:
             key = base
-        elif base == ("e",) and mono == ((I, Fraction(1)), (PI, Fraction(1))):
+        elif base == ("e",) and mono == ((IMAGINARY, Fraction(1)), (PI, Fraction(1))):
             key = ("e^i pi",)
         elif base == ("e",) and len(mono) == 1 and mono[0][0][0] == "ln" and mono[0][1] == 1:
             prime = mono[0][0][1]

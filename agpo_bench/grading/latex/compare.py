@@ -1,7 +1,8 @@
 r"""Equality of two answers: the things around scalars here, the scalars by exact algebra, then by proof in a worker.
 
-Kinds and order of brackets count, the order of tuples counts, sets and bare lists are unordered, ``\pm`` stands for both values,
-``x = 5`` answers what ``5`` answers, ``x < 3`` is the interval it describes, equations are equal up to a non-zero factor.
+Kinds and order of brackets count, the order of tuples counts, sets and bare lists are unordered, ``\pm`` stands for
+both values, ``x = 5`` answers what ``5`` answers, ``x < 3`` is the interval it describes, equations are equal up to a
+non-zero factor.
 """
 
 from __future__ import annotations
@@ -213,7 +214,9 @@ class Comparison:
         return self._single_relations(first, second)
 
     def _single_relations(self, first: Relation, second: Relation) -> bool:
-        """``l = r`` up to a non-zero factor of ``l - r``; for an inequality a positive one, or a negative one and the flip."""
+        """``l = r`` up to a non-zero factor of ``l - r``; for an inequality a positive one, or a negative one and the
+        flip.
+        """
         operator, other = first.operators[0], second.operators[0]
         if not all(isinstance(side, _SCALARS) for side in (*first.sides, *second.sides)) or operator not in _FLIPPED:
             return False
@@ -251,7 +254,9 @@ class Comparison:
 
 
 def _leading(form: algebra.Form) -> tuple[algebra.Monomial, algebra.Form] | None:
-    """A monomial of variables in the numerator and its constant coefficient, the same monomial for proportional forms."""
+    """A monomial of variables in the numerator and its constant coefficient, the same monomial for proportional
+    forms.
+    """
     if form.denominator != ((algebra.ONE, Fraction(1)),):
         return None
     grouped: dict[algebra.Monomial, list[tuple[algebra.Monomial, Fraction]]] = {}

@@ -1,8 +1,8 @@
 """A float with an error bound: what differs is rejected, and only what agrees is worth a proof. It never accepts.
 
-Each value is (z, r): the exact value lies within about r of the complex float z. Bounds are first order with a factor of safety,
-and a difference counts only when it exceeds the bounds many times over. Variables take fixed positive sample values, so two
-functions that differ at a sample are different functions.
+Each value is (z, r): the exact value lies within about r of the complex float z. Bounds are first order with a factor
+of safety, and a difference counts only when it exceeds the bounds many times over. Variables take fixed positive
+sample values, so two functions that differ at a sample are different functions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import cmath
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 from zlib import crc32
 
 from agpo_bench.grading.latex.algebra import cached_normal_form
@@ -59,9 +60,7 @@ def agree_in_proportion(first: Node, second: Node) -> bool:
                 ratios.append(_times(dividend, _rounded(1 / b, 2 * radius_b / abs(b) ** 2)))
         except _FAILURES:
             continue
-    return len(ratios) > 1 and all(
-        abs(p - q) <= _MARGIN * (r + s) for (p, r), (q, s) in zip(ratios, ratios[1:], strict=False)
-    )
+    return len(ratios) > 1 and all(abs(p - q) <= _MARGIN * (r + s) for (p, r), (q, s) in pairwise(ratios))
 
 
 def _sample(name: str, sample: int) -> complex:
@@ -211,7 +210,9 @@ def _call(name: str, balls: list[_Ball]) -> _Ball:
 
 
 def real_value(node: Node) -> float | None:
-    """The float of a constant real scalar, right to about 1e-9 of its size; None for what has variables or is not real."""
+    """The float of a constant real scalar, right to about 1e-9 of its size; None for what has variables or is not
+    real.
+    """
     if _has_variable(node):
         return None
     try:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from agpo_bench.grading.latex.limits import MAX_DEPTH, LimitError, UnparsedError
-from agpo_bench.grading.latex.tokens import Token, tokenize
+from agpo_bench.grading.latex.tokens import Token, table, tokenize
 from agpo_bench.grading.latex.tree import (
     Add,
     Based,
@@ -43,16 +43,22 @@ from agpo_bench.grading.latex.tree import (
 _RELATIONS = frozenset(["=", "!=", "<", "<=", ">", ">=", "in", "notin", "~", "equiv", "to"])
 _SET_OPERATORS = frozenset(["cup", "cap", "setminus"])
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh coth ln log lg exp max min gcd lcm det dim ker arg Re Im"
-    " deg".split()
+    table(
+        "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh coth ln log lg exp max min gcd lcm det "
+        "dim ker arg Re Im deg"
+    )
 )
 _SYMBOL_COMMANDS = frozenset(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi chi psi omega"
-    " Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell partial nabla emptyset angle triangle odot oplus"
-    " star circledast square perp parallel ldots".split()
+    table(
+        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi "
+        "chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell partial nabla emptyset "
+        "angle triangle odot oplus star circledast square perp parallel ldots"
+    )
 )
 _ACCENTS = frozenset(
-    "overline bar vec hat dot ddot tilde underline widehat widetilde overrightarrow overleftrightarrow acute check".split()
+    table(
+        "overline bar vec hat dot ddot tilde underline widehat widetilde overrightarrow overleftrightarrow acute check"
+    )
 )
 _CLOSING = {"(": (")", "]"), "[": ("]", ")"), "{": ("}",), "{set": ("set}",)}
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "vmatrix", "Bmatrix", "array", "smallmatrix", "Vmatrix"])
@@ -87,9 +93,12 @@ def parse(text: str) -> Node:
 
 
 def _with_inline_text(tokens: list[Token]) -> list[Token]:
-    r"""Word groups that hold a bare number or letter, as in ``\text{19}`` and ``\text{(A)}``, opened where no unit can stand."""
+    r"""Word groups that hold a bare number or letter, as in ``\text{19}`` and ``\text{(A)}``, opened where no unit
+    can stand.
+    """
     opened: list[Token] = []
-    for token in tokens:
+    for given in tokens:
+        token = given
         if token.kind == "text" and not _WORD.search(token.text):
             content = token.text.strip("~ ")
             follows_value = bool(opened) and (opened[-1].kind == "number" or opened[-1].text in ("}", ")", "pi"))
@@ -231,7 +240,7 @@ class _Parser:
         return value
 
     def unit(self) -> str | None:
-        """A word group after a value, with its power: ``\\text{ cm}^2``. "and" and "or" are separators, not units."""
+        r"""A word group after a value, with its power: ``\text{ cm}^2``. "and" and "or" are separators, not units."""
         token = self.peek()
         if token is None or token.kind != "text" or token.text.strip("~ ").lower() in _SEPARATOR_WORDS:
             return None
@@ -317,7 +326,7 @@ class _Parser:
                 return base
 
     def mixed_number(self, start: Token, base: Node) -> Node:
-        """``2\\frac{1}{2}`` and ``1 1/4``: the integer part and a proper fraction of integer numerals are added."""
+        r"""``2\frac{1}{2}`` and ``1 1/4``: the integer part and a proper fraction of integer numerals are added."""
         if not isinstance(base, Num) or not start.text.isdigit():
             return base
         mark = self.position
@@ -466,7 +475,7 @@ class _Parser:
         while self.at("_"):
             self.take()
             name = f"{name}_{{{self.name_of_argument()}}}"
-        if name == "e" or name == "i":
+        if name in ("e", "i"):
             return Const(name)
         primes = ""
         while self.at("'"):
@@ -475,7 +484,9 @@ class _Parser:
         return self.applied(Sym(name + primes))
 
     def applied(self, symbol: Sym) -> Node:
-        """``u(t)``, ``I(0)``: an application if one plain argument stands in parentheses; ``f``, ``g``, ``h`` always apply."""
+        """``u(t)``, ``I(0)``: an application if one plain argument stands in parentheses; ``f``, ``g``, ``h`` always
+        apply.
+        """
         if not self.at("("):
             return symbol
         end, level = self.position, 0

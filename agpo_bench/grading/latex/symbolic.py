@@ -1,7 +1,8 @@
 """The remainder that needs a computer algebra system. Imported only by the worker process.
 
-A tree travels as nested lists (``to_wire``); sympy objects are made here by constructors alone, never from a string. Variables
-are real. "Equal" means proved: ``simplify`` gives 0, or ``equals`` proves it; a numerical agreement is no proof.
+A tree travels as nested lists (``to_wire``); sympy objects are made here by constructors alone, never from a string.
+Variables are real. "Equal" means proved: ``simplify`` gives 0, or ``equals`` proves it; a numerical agreement is no
+proof.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def to_wire(node: Node) -> Wire:
 
 
 _SYMPY_NAMES = {
-    "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "arcsin": "asin", "arccos": "acos",
-    "arctan": "atan", "arccot": "acot", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "coth": "coth", "exp": "exp", "ln": "log",
-    "abs": "Abs", "floor": "floor", "ceiling": "ceiling", "factorial": "factorial", "binom": "binomial", "max": "Max",
-    "min": "Min", "Re": "re", "Im": "im", "gcd": "gcd", "lcm": "lcm",
+    "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "arcsin": "asin",
+    "arccos": "acos", "arctan": "atan", "arccot": "acot", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "coth": "coth", "exp": "exp", "ln": "log", "abs": "Abs", "floor": "floor", "ceiling": "ceiling",
+    "factorial": "factorial", "binom": "binomial", "max": "Max", "min": "Min", "Re": "re", "Im": "im", "gcd": "gcd",
+    "lcm": "lcm",
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 r"""LaTeX into tokens. One regular expression, one pass, no backtracking over more than a numeral.
 
-Spacing, sizes, ``\left``/``\right`` and dollar signs go here; thousands separators become part of the numeral. ``10,000`` is one
-number only outside brackets (``(1,234)`` may be a point); ``10,\!000`` and ``10{,}000`` are one number everywhere.
+Spacing, sizes, ``\left``/``\right`` and dollar signs go here; thousands separators become part of the numeral.
+``10,000`` is one number only outside brackets (``(1,234)`` may be a point); ``10,\!000`` and ``10{,}000`` are one
+number everywhere.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Token(NamedTuple):
     follows_blank: bool = False
 
 
+def table(text: str) -> tuple[str, ...]:
+    """A table of names from one string: fifty quoted words are harder to read."""
+    return tuple(text.split())
+
+
 _TOKEN = re.compile(
     r"""
     (?P<repeating>\d*\.(?P<fixed>\d*)\\(?:overline|bar)\s*\{\s*(?P<period>\d+)\s*\})
@@ -36,7 +42,8 @@ _TOKEN = re.compile(
   | (?P<comma_thousands>\d{1,3}(?:,\d{3})+(?![\d,]\d|\d)(?:\.\d+)?)
   | (?P<blank_thousands>\d{1,3}(?:[ ]\d{3})+(?![\d/])(?:\.\d+)?)
   | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+(?![\d.^_]))?)
-  | \\(?P<text>text|textbf|textit|textrm|texttt|textsf|textnormal|mbox|mathrm|operatorname|rm|hbox)\s*\*?\s*\{(?P<words>[^{}]*)\}
+  | \\(?P<text>text|textbf|textit|textrm|texttt|textsf|textnormal|mbox|mathrm|operatorname|rm|hbox)
+      \s*\*?\s*\{(?P<words>[^{}]*)\}
   | \\(?P<environment>begin|end)\s*\{\s*(?P<environment_name>[A-Za-z]+\*?)\s*\}(?:\s*\{[lcr|\s]*\})?
   | \\(?P<hidden>phantom|hphantom|vphantom|hspace|vspace|color|label|tag)\*?\s*\{[^{}]*\}
   | \\(?P<command>[A-Za-z]+)
@@ -50,48 +57,50 @@ _TOKEN = re.compile(
 )
 
 _DROPPED_COMMANDS = frozenset(
-    "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bigm middle displaystyle textstyle scriptstyle"
-    " limits nolimits quad qquad thinspace enspace hfill mathstrut strut rm bf it sf tt phantom hline degree"
-    " mathbf mathit mathsf mathtt boldsymbol bm mathcal mathbb mathfrak mathnormal boxed fbox cdotp null empty".split()
-) - {"degree"}
-"""Commands without meaning for the value. Font commands go and leave their group, so ``\\mathbf{v}`` is v."""
+    table(
+        "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bigm middle displaystyle textstyle "
+        "scriptstyle limits nolimits quad qquad thinspace enspace hfill mathstrut strut rm bf it sf tt phantom hline "
+        "mathbf mathit mathsf mathtt boldsymbol bm mathcal mathbb mathfrak mathnormal boxed fbox"
+    )
+)
+r"""Commands without meaning for the value. Font commands go and leave their group, so ``\mathbf{v}`` is v."""
 
 _SYNONYMS = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "choose": "choose",
     "le": "<=", "leq": "<=", "leqslant": "<=", "leqq": "<=", "ge": ">=", "geq": ">=", "geqslant": ">=", "geqq": ">=",
-    "lt": "<", "gt": ">", "ne": "!=", "neq": "!=", "in": "in", "notin": "notin", "approx": "~", "simeq": "~", "equiv": "equiv",
-    "sim": "~", "to": "to", "rightarrow": "to", "Rightarrow": "to", "implies": "to", "mapsto": "to", "cong": "equiv",
-    "cup": "cup", "bigcup": "cup", "cap": "cap", "bigcap": "cap", "setminus": "setminus", "backslash": "setminus",
-    "cdot": "*", "times": "*", "ast": "*", "bullet": "*", "div": "/", "pm": "pm", "mp": "mp",
-    "lbrace": "{set", "rbrace": "set}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
-    "vert": "|", "mid": "|", "lvert": "|", "rvert": "|", "colon": ":", "infinity": "infty", "prime": "'",
-    "varnothing": "emptyset", "varepsilon": "epsilon", "varphi": "phi", "vartheta": "theta", "dots": "ldots", "cdots": "ldots",
+    "lt": "<", "gt": ">", "ne": "!=", "neq": "!=", "in": "in", "notin": "notin", "approx": "~", "simeq": "~",
+    "equiv": "equiv", "sim": "~", "to": "to", "rightarrow": "to", "Rightarrow": "to", "implies": "to", "mapsto": "to",
+    "cong": "equiv", "cup": "cup", "bigcup": "cup", "cap": "cap", "bigcap": "cap", "setminus": "setminus",
+    "backslash": "setminus", "cdot": "*", "times": "*", "ast": "*", "bullet": "*", "div": "/", "pm": "pm", "mp": "mp",
+    "lbrace": "{set", "rbrace": "set}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "vert": "|",
+    "mid": "|", "lvert": "|", "rvert": "|", "colon": ":", "infinity": "infty", "prime": "'", "varnothing": "emptyset",
+    "varepsilon": "epsilon", "varphi": "phi", "vartheta": "theta", "dots": "ldots", "cdots": "ldots",
     "arccos": "arccos", "degree": "circ",
 }  # fmt: skip
-_MARK_COMMANDS = frozenset(
-    "<= >= < > != in notin ~ equiv to cup cap setminus * / pm mp {set set} [ ] ( ) | : '".split()
-)
+_MARK_COMMANDS = frozenset(table("<= >= < > != in notin ~ equiv to cup cap setminus * / pm mp {set set} [ ] ( ) | : '"))
 _UNICODE = {
-    "√": "sqrt", "π": "pi", "∞": "infty", "×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "⁄": "/", "∕": "/", "≤": "<=",
-    "⩽": "<=", "≥": ">=", "⩾": ">=", "≠": "!=", "≈": "~", "∪": "cup", "∩": "cap", "∈": "in", "∉": "notin", "°": "circ",
-    "º": "circ", "±": "pm", "∓": "mp", "∖": "setminus", "′": "'", "’": "'", "∅": "emptyset", "≡": "equiv", "→": "to",
-    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "θ": "theta", "λ": "lambda", "μ": "mu", "ρ": "rho",
-    "σ": "sigma", "τ": "tau", "φ": "phi", "ϕ": "phi", "ω": "omega", "Δ": "Delta", "Ω": "Omega", "∠": "angle", "，": ",",
-    "、": ",", "；": ";", "：": ":", "（": "(", "）": ")",
+    "√": "sqrt", "π": "pi", "∞": "infty", "×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "⁄": "/", "∕": "/",
+    "≤": "<=", "⩽": "<=", "≥": ">=", "⩾": ">=", "≠": "!=", "≈": "~", "∪": "cup", "∩": "cap", "∈": "in", "∉": "notin",
+    "°": "circ", "º": "circ", "±": "pm", "∓": "mp", "∖": "setminus", "′": "'", "’": "'", "∅": "emptyset",
+    "≡": "equiv", "→": "to", "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "θ": "theta",
+    "λ": "lambda", "μ": "mu", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "phi", "ϕ": "phi", "ω": "omega",
+    "Δ": "Delta", "Ω": "Omega", "∠": "angle", "，": ",", "、": ",", "；": ";", "：": ":", "（": "(", "）": ")",
 }  # fmt: skip
-_WORD_COMMANDS = (
-    "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log exp sqrt infinity infty binom"
-    " alpha beta gamma theta omega pi".split()
+_WORD_COMMANDS = table(
+    "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log exp sqrt infinity infty binom alpha beta "
+    "gamma theta omega pi"
 )
 """Words that stand for a command when written without a backslash, as in ``sqrt(3)`` and ``2pi``; longer ones first."""
 UNIT_WORDS = frozenset(
-    "cm mm km kg mg ml ft mph hr hrs min mins sec secs inch inches foot feet yard yards mile miles meter meters metre metres"
-    " centimeter centimeters centimetre centimetres millimeter millimeters kilometer kilometers kilometre kilometres gram grams"
-    " kilogram kilograms pound pounds ounce ounces liter liters litre litres gallon gallons degree degrees radian radians"
-    " dollar dollars cent cents hour hours minute minutes second seconds day days week weeks month months year years"
-    " unit units square cubic people students ways".split()
+    table(
+        "cm mm km kg mg ml ft mph hr hrs min mins sec secs inch inches foot feet yard yards mile miles meter meters "
+        "metre metres centimeter centimeters centimetre centimetres millimeter millimeters kilometer kilometers "
+        "kilometre kilometres gram grams kilogram kilograms pound pounds ounce ounces liter liters litre litres "
+        "gallon gallons degree degrees radian radians dollar dollars cent cents hour hours minute minutes second "
+        "seconds day days week weeks month months year years unit units square cubic people students ways"
+    )
 )
-"""Words that are a unit when they follow a number without a ``\\text``. No single letter: ``5t`` is a product."""
+r"""Words that are a unit when they follow a number without a ``\text``. No single letter: ``5t`` is a product."""
 _PERCENT_WORDS = ("percent", "percentage", "pct", "%", "\\%")
 _WORD_PREFIX = re.compile(r"(?:np|math|numpy)$")
 
@@ -204,8 +213,7 @@ def tokenize(text: str) -> list[Token]:
             if _WORD_PREFIX.match(word) and text.startswith(".", match.end()):
                 position = match.end() + 1
                 continue
-            else:
-                put_word(word)
+            put_word(word)
         else:
             mark = match.group()
             if mark in _UNICODE:

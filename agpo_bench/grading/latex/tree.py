@@ -29,16 +29,22 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Add:
+    """A sum."""
+
     terms: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Mul:
+    """A product; a quotient has a power of -1 in it."""
+
     factors: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pow:
+    """``base^exponent``."""
+
     base: Node
     exponent: Node
 

@@ -1,7 +1,7 @@
 """The worker process: reads one JSON request a line, answers one JSON line, and knows nothing of the parent.
 
-Started as ``python -c`` by ``grading.workers``; imports sympy on its first request. Limits on memory and CPU are set here,
-before any work, and the kernel enforces them.
+Started as ``python -c`` by ``grading.workers``; imports sympy on its first request. Limits on memory and CPU are set
+here, before any work, and the kernel enforces them.
 """
 
 from __future__ import annotations
