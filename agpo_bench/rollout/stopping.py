@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _UNDECODABLE = "\ufffd"
-_UNKNOWN = -1
+_UNKNOWN, _NOW, _WITH_NEXT = -1, 1, 2
 
 
 class StopFinder:
     """Tells when a response has spelt one of its stop strings.
 
     Decoding the whole response at every token would be quadratic. A token can complete a stop string only if its own
-    text holds the string's last character (or cannot be decoded alone), so only then is the response decoded. Which
-    tokens those are is looked up once for each.
+    text begins with the string's end or holds the string (or cannot be decoded alone), so only then is the response
+    decoded. Which tokens those are is looked up once for each.
 
     Shapes: J rollouts, n rows of which row i belongs to rollout ``job_n[i]``, V vocabulary.
     """
@@ -30,28 +30,41 @@ class StopFinder:
         self._may_complete = np.full((len(kinds), vocabulary_size), _UNKNOWN, dtype=np.int8)
         for stop, kind in kinds.items():
             if not stop:
-                self._may_complete[kind] = False
+                self._may_complete[kind] = 0
 
-    def may_be_complete(self, job_n: NDArray[np.int64], token_n: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Rows whose newest token could be the last of a stop string."""
+    def may_be_complete(
+        self, job_n: NDArray[np.int64], token_n: NDArray[np.int64], previous_n: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Rows whose newest token could complete a stop string; ``previous_n`` repeats it in a first token's place."""
         kind_n = self._kind_J[job_n]
+        return (self._look_up(kind_n, token_n) & _NOW | self._look_up(kind_n, previous_n) & _WITH_NEXT) > 0
+
+    def _look_up(self, kind_n: NDArray[np.int64], token_n: NDArray[np.int64]) -> NDArray[np.int8]:
         found_n = self._may_complete[kind_n, token_n]
         if (found_n == _UNKNOWN).any():
             for row in np.nonzero(found_n == _UNKNOWN)[0]:
-                kind, token = kind_n[row], token_n[row]
-                self._may_complete[kind, token] = self._can_end(int(token), self._stops[kind])
+                kind, token = kind_n[row], int(token_n[row])
+                self._may_complete[kind, token] = self._when(token, self._stops[kind])
             found_n = self._may_complete[kind_n, token_n]
-        return found_n.astype(bool)
+        return found_n
 
-    def _can_end(self, token: int, stop: tuple[str, ...]) -> bool:
+    def _when(self, token: int, stop: tuple[str, ...]) -> int:
         text = _decode(self._tokenizer, [token])
-        # A decoder may add or move white space between tokens, so an ending in white space tells nothing.
-        return _UNDECODABLE in text or any(ending[-1] in text or ending[-1].isspace() for ending in stop)
+        now = not text or _UNDECODABLE in text or any(_is_last_piece(text, ending) for ending in stop)
+        # A decoder may put white space between two tokens: one ending in it is completed by whatever comes next.
+        spaced = [ending.rstrip() for ending in stop if ending[-1].isspace()]
+        with_next = any(not ending or _is_last_piece(text, ending) for ending in spaced)
+        return _NOW * now + _WITH_NEXT * with_next
 
     def is_complete(self, job: int, token_ids: Sequence[int]) -> bool:
         """Whether the text of a response so far holds one of its stop strings."""
         text = _decode(self._tokenizer, token_ids)
         return any(ending in text for ending in self._stops[self._kind_J[job]])
+
+
+def _is_last_piece(text: str, ending: str) -> bool:
+    heads = (text[:length] for length in range(1, len(text) + 1))
+    return any(ending.endswith(head) or head.endswith(ending) for head in heads)
 
 
 def decode_response(

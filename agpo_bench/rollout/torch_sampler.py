@@ -209,7 +209,8 @@ class _Decoding:
         assert self._stops is not None
         (rows,) = np.nonzero(is_open_n)
         self._spelt_nT[rows, self._position_n[rows]] = token_n[rows]
-        for row in rows[self._stops.may_be_complete(self._job_n[rows], token_n[rows])]:
+        previous_n = self._spelt_nT[rows, np.maximum(self._position_n[rows] - 1, 0)]
+        for row in rows[self._stops.may_be_complete(self._job_n[rows], token_n[rows], previous_n)]:
             spelt = self._spelt_nT[row, : self._position_n[row] + 1].tolist()
             is_over_n[row] = self._stops.is_complete(int(self._job_n[row]), spelt)
 
