@@ -56,8 +56,8 @@ def working(
     return "\n".join(opened)
 
 
-def offered_options(rng: random.Random, answer: int, *, slips: Sequence[int]) -> tuple[tuple[str, ...], str]:
-    """Four numbers in random order, no two with the same last digit, and the letter of ``answer``.
+def shuffled_options(rng: random.Random, answer: int, *, slips: Sequence[int]) -> tuple[tuple[str, ...], int]:
+    """Four numbers in random order, no two with the same last digit, and the index of ``answer``.
 
     The wrong ones are results of likely slips where these fit, filled up with neighbours; none is negative.
     """
@@ -68,4 +68,4 @@ def offered_options(rng: random.Random, answer: int, *, slips: Sequence[int]) ->
         if len(options) < 4 and candidate >= 0 and candidate % 10 not in {option % 10 for option in options}:
             options.append(candidate)
     rng.shuffle(options)
-    return tuple(str(option) for option in options), "ABCD"[options.index(answer)]
+    return tuple(str(option) for option in options), options.index(answer)

@@ -14,6 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast
 
 from agpo_bench.data.embedded.chinese import NAMES, THINGS
+from agpo_bench.data.embedded.choices import RANGES
 from agpo_bench.data.embedded.items import FAMILIES, drawn_problems
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<s>", "</s>", "[UNK]"
@@ -33,6 +34,7 @@ MARKERS = (
     "\\frac{",
     "}{",
     "____",
+    *(f" ({letter}){span}" for letter, span in zip("ABCD", RANGES, strict=True)),
     " (A)",
     " (B)",
     " (C)",
