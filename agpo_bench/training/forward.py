@@ -29,6 +29,9 @@ class States(NamedTuple):
 class Forward(Protocol):
     """One way through a model."""
 
+    is_padded: bool
+    """Whether every sequence takes as much as the longest, its prompt included."""
+
     def hidden(self, layout: Layout, sequences: Sequence[ScoredSequence]) -> Tensor:
         """The states of ``states`` without logits, M × d."""
         ...
@@ -56,6 +59,8 @@ def make_forward(model: Any, *, compute_dtype: torch.dtype, checkpointing: bool 
 
 class LeanForward:
     """Prompts once for all their responses, everything end to end without padding."""
+
+    is_padded = False
 
     def __init__(self, model: Any, trunk: Any, compute_dtype: torch.dtype, checkpointing: bool) -> None:
         self._head = model.lm_head
@@ -123,6 +128,8 @@ class LeanForward:
 
 class LibraryForward:
     """The library's forward on right-padded sequences, for any architecture."""
+
+    is_padded = True
 
     def __init__(self, model: Any, trunk: Any, compute_dtype: torch.dtype, checkpointing: bool) -> None:
         self._model, self._trunk, self._dtype = model, trunk, compute_dtype

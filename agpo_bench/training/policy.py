@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agpo_bench.training.forward import Forward, make_forward
 from agpo_bench.training.model import LoadedModel, weights_fingerprint
-from agpo_bench.training.sequences import Layout, ScoredSequence, lay_out, split
+from agpo_bench.training.sequences import Layout, ScoredSequence, lay_out, split, split_padded
 
 __all__ = ["Policy", "ScoredSequence", "TokenLogprobs"]
 
@@ -122,7 +122,7 @@ class Policy:
         names = ["logprob_BT", "mask_BT", *["entropy_BT"] * with_entropy, *["value_BT"] * with_values]
         whole = {name: torch.zeros(len(sequences), width, device=self.device) for name in names}
         with torch.no_grad(), self._forward.same_weights():
-            for indices in split(sequences, max_tokens=max_tokens):
+            for indices in self.micro_batches(sequences, max_tokens=max_tokens):
                 part = self.logprobs(
                     [sequences[i] for i in indices],
                     with_entropy=with_entropy,
@@ -156,9 +156,14 @@ class Policy:
         value_M: Tensor = self._value_head(hidden_Md.float())[:, 0]
         return value_M
 
+    def micro_batches(self, sequences: Sequence[ScoredSequence], *, max_tokens: int) -> list[list[int]]:
+        """Indices of the sequences in micro-batches, counting tokens as this policy's forward pass takes them."""
+        cut = split_padded if self._forward.is_padded else split
+        return cut(sequences, max_tokens=max_tokens)
+
     @staticmethod
     def split(sequences: Sequence[ScoredSequence], *, max_tokens: int) -> list[list[int]]:
-        """Micro-batches as lists of indices, see ``sequences.split``."""
+        """Micro-batches of any policy, a prompt counted once: see ``sequences.split``."""
         return split(sequences, max_tokens=max_tokens)
 
     def frozen_copy(self) -> Policy:

@@ -150,6 +150,16 @@ def split(sequences: Sequence[ScoredSequence], *, max_tokens: int) -> list[list[
     return batches
 
 
+def split_padded(sequences: Sequence[ScoredSequence], *, max_tokens: int) -> list[list[int]]:
+    """As ``split``, for a forward pass that pads: tokens are rows × the longest row, prompts included."""
+    batches: list[list[int]] = []
+    for index in sorted(range(len(sequences)), key=lambda i: -sequences[i].num_tokens):
+        if not batches or (len(batches[-1]) + 1) * sequences[batches[-1][0]].num_tokens > max_tokens:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
+
+
 def _by_length(lengths: _Ints) -> list[_Ints]:
     """Row numbers with a length above 0, in a few blocks of alike lengths."""
     order = np.argsort(lengths, kind="stable")

@@ -125,6 +125,9 @@ def test_micro_batches_hold_every_sequence_once_within_the_limit() -> None:
             prompts = {sequences[i].prompt_ids for i in batch}
             tokens = sum(map(len, prompts)) + sum(len(sequences[i].response_ids) for i in batch)
             assert tokens <= max_tokens or len(batch) == 1
+        for batch in Policy(tiny_models.load("gpt2")).micro_batches(sequences, max_tokens=max_tokens):
+            padded = len(batch) * max(sequences[i].num_tokens for i in batch)
+            assert padded <= max_tokens or len(batch) == 1
 
 
 def test_the_mask_goes_by_length_and_not_by_token() -> None:
