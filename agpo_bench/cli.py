@@ -58,7 +58,9 @@ def train(
         list[str] | None,
         typer.Option("--set", help="slot.field=value changes the recipe, field=value the config. Repeatable."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one process each.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at the same time; default: one a core if a run takes one thread.")
+    ] = None,
     list_presets: Annotated[bool, typer.Option("--list-presets", help="Print what each preset sets and stop.")] = False,
 ) -> None:
     """Train with one or several methods under one token budget."""

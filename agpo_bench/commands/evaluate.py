@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agpo_bench import paths
-from agpo_bench.threads import limit_threads
+from agpo_bench.threads import limit_threads, silence_local_loading
 
 if TYPE_CHECKING:
     from agpo_bench.evaluation.results import EvalResult
@@ -43,6 +43,7 @@ def run_eval(arguments: EvalArguments) -> None:
     if arguments.run is not None and arguments.model is not None:
         raise ValueError("--run and --model were both given; use one")
     limit_threads(_num_threads(arguments))
+    silence_local_loading(arguments.model or "embedded")
     from agpo_bench.data.benchmarks import select_tasks
     from agpo_bench.evaluation.evaluate import EvalOptions, evaluate_runs
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from agpo_bench import paths
 from agpo_bench.config import PRESETS, RunConfig, load_config
-from agpo_bench.threads import limit_threads
+from agpo_bench.threads import limit_threads, num_cores, silence_local_loading
 
 if TYPE_CHECKING:
     from agpo_bench.methods.method import Method
@@ -37,7 +38,8 @@ class TrainArguments:
     out: Path
     resume: bool
     changes: tuple[str, ...]
-    jobs: int
+    jobs: int | None
+    """Processes at the same time; None decides by the number of cores and the threads a run takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +76,13 @@ def run_train(arguments: TrainArguments) -> None:
     fields = {name: value for name, value in arguments.fields.items() if value is not None} | config_changes
     seeds = chosen_seeds(arguments, fields)
     configs = [load_config(arguments.preset, **(fields | {"seed": seed})) for seed in seeds]
-    limit_threads(configs[0].num_threads if arguments.jobs == 1 else 1)
+    # Several one-thread runs share the cores; a model that uses every core runs alone.
+    jobs = arguments.jobs or (num_cores() if configs[0].num_threads == 1 else 1)
+    limit_threads(configs[0].num_threads if jobs == 1 else 1)
+    silence_local_loading(configs[0].model)
     runs = plan(arguments, configs, recipe_changes)
-    if arguments.jobs > 1 and len(runs) > 1:
-        _train_in_processes(arguments, runs)
+    if jobs > 1 and len(runs) > 1:
+        _train_in_processes(arguments, runs, jobs=jobs)
         return
     for run in runs:
         outcome = train_one(run, resume=arguments.resume)
@@ -204,42 +209,62 @@ def resume_command(argv: Sequence[str]) -> str:
     return " ".join(f"'{word}'" if " " in word else word for word in words)
 
 
-def _train_in_processes(arguments: TrainArguments, runs: Sequence[PlannedRun]) -> None:
-    """At most ``jobs`` processes of one run and one thread each. Runs that replay a log wait for all others."""
-    failed: list[str] = []
+def _train_in_processes(arguments: TrainArguments, runs: Sequence[PlannedRun], *, jobs: int) -> None:
+    """Share the runs among ``jobs`` processes of one thread each; those that replay a log wait for all others."""
+    left = [run.label for run in runs]
     for group in ([run for run in runs if not run.replays], [run for run in runs if run.replays]):
-        waiting, running = list(group), list[tuple[PlannedRun, "subprocess.Popen[bytes]"]]()
+        labels, was_stopped = _share_out(arguments, group, jobs=min(jobs, len(group)))
+        left = [label for label in left if label not in labels]
+        if was_stopped:
+            break
+    if left:
+        typer.echo(f"not finished: {', '.join(left)}; to continue: {resume_command(sys.argv)}", err=True)
+        raise typer.Exit(130 if was_stopped else 1)
+
+
+def _share_out(arguments: TrainArguments, runs: Sequence[PlannedRun], *, jobs: int) -> tuple[list[str], bool]:
+    """Labels of the runs that were finished, and whether a signal stopped the others; those leave checkpoints."""
+    # Spawned, not forked: a child must read the thread settings before it imports torch, and CUDA cannot be forked.
+    context = multiprocessing.get_context("spawn")
+    waiting: multiprocessing.SimpleQueue[PlannedRun | None] = context.SimpleQueue()
+    finished: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
+    workers = [context.Process(target=_work, args=(waiting, finished, arguments.resume)) for _ in range(jobs)]
+
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for worker in workers:
+            worker.start()
+        for run in [*runs, *[None] * jobs]:
+            waiting.put(run)
+        for worker in workers:
+            worker.join()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    labels = []
+    while not finished.empty():
+        labels.append(finished.get())
+    return labels, bool(received)
+
+
+def _work(
+    waiting: multiprocessing.SimpleQueue[PlannedRun | None], finished: multiprocessing.SimpleQueue[str], resume: bool
+) -> None:
+    """One process: take runs until there are none, or until a run was stopped."""
+    while (run := waiting.get()) is not None:
         try:
-            while waiting or running:
-                while waiting and len(running) < arguments.jobs:
-                    run = waiting.pop(0)
-                    running.append((run, subprocess.Popen(_command(arguments, run), env=dict(os.environ))))
-                time.sleep(0.05)
-                for run, process in list(running):
-                    if process.poll() is not None:
-                        running.remove((run, process))
-                        if process.returncode:
-                            failed.append(run.label)
-        except BaseException:
-            # Children stop after their step and leave a checkpoint.
-            for _, process in running:
-                process.terminate()
-            for _, process in running:
-                process.wait()
-            typer.echo(f"stopped; to continue: {resume_command(sys.argv)}", err=True)
-            raise
-    if failed:
-        typer.echo(f"not finished: {', '.join(failed)}; to continue: {resume_command(sys.argv)}", err=True)
-        raise typer.Exit(1)
-
-
-def _command(arguments: TrainArguments, run: PlannedRun) -> list[str]:
-    words = [sys.executable, "-m", "agpo_bench", "train", "--method", run.selector, "--preset", arguments.preset]
-    words += ["--seed", str(run.config.seed), "--out", str(arguments.out)]
-    for name, value in arguments.fields.items():
-        if value is not None:
-            words += [f"--{name}", str(value)]
-    for change in arguments.changes:
-        if not change.startswith("seed="):
-            words += ["--set", change]
-    return [*words, *(["--resume"] if arguments.resume else [])]
+            outcome = train_one(run, resume=resume)
+        except ValueError as error:
+            typer.echo(f"error: {run.label}: {error}", err=True)
+            continue
+        if not outcome.is_finished:
+            return
+        finished.put(run.label)

@@ -73,8 +73,9 @@ class StepRecord:
     Preference training:
         ``pairs/count`` pairs of the step; ``pairs/prompts_without`` prompts without a better and a worse rollout;
         ``pairs/margin|accuracy`` mean over pairs and updates of the implicit reward margin and of whether it is
-        positive, and ``loss/policy`` of the loss, each before its own update; ``kl/initial_k1|initial_k3|initial_per_seq``
-        KL(pi_ref || pi) after the step's updates on rollouts of pi_ref: the other direction than ``kl/ref_k1``.
+        positive, and ``loss/policy`` of the loss, each before its own update;
+        ``kl/initial_k1|initial_k3|initial_per_seq`` KL(pi_ref || pi) after the step's updates, on rollouts of pi_ref:
+        the other direction than ``kl/ref_k1``.
     """
 
     step: int

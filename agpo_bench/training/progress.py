@@ -54,5 +54,6 @@ class ProgressBar:
         figures = "  ".join([*shown, f"{speed:,.0f} tok/s"])
         self._progress.update(self._task, completed=min(used, self._budget), figures=figures)
         if not self._is_live and used >= self._next_line:
-            self._console.print(f"{self._label}: {used:,}/{self._budget:,} tokens  {figures}", highlight=False)
+            line = f"{self._label}: {used:,}/{self._budget:,} tokens  {figures}"
+            self._console.print(line, highlight=False, soft_wrap=True)
             self._next_line = 0.1 * self._budget * (1 + used * 10 // self._budget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,10 +136,15 @@ def training_tasks(config: RunConfig, source: DataSource) -> list[str]:
 
 def training_prompts(config: RunConfig) -> tuple[list[Prompt], dict[str, tuple[str, ...]]]:
     """All training problems, and each benchmark's stop strings."""
-    source = open_source(config.data)
-    names = training_tasks(config, source)
-    prompts = [prompt for name in names for prompt in load_prompts(name, split="train", source=source)]
-    return prompts, {name: load_task(name).stop for name in names}
+    names = training_tasks(config, open_source(config.data))
+    return list(_prompts(config.data, tuple(names))), {name: load_task(name).stop for name in names}
+
+
+@lru_cache(maxsize=1)
+def _prompts(data: str, names: tuple[str, ...]) -> tuple[Prompt, ...]:
+    """Read once for all runs of a process."""
+    source = open_source(data)
+    return tuple(prompt for name in names for prompt in load_prompts(name, split="train", source=source))
 
 
 class EncodedPrompts(Mapping[str, tuple[int, ...]]):
