@@ -73,6 +73,13 @@ def compare(first: str, second: str) -> Outcome:
         return Outcome(True)
     if max(len(one), len(other)) > MAX_CHARS:
         return Outcome(False, "too_long")
+    try:
+        return _remembered(one, other)
+    except RecursionError:  # the caller's own stack is nearly used up; nothing of this is remembered
+        return Outcome(False, "too_deep")
+
+
+def _remembered(one: str, other: str) -> Outcome:
     if len(one) + len(other) <= _MAX_CACHED_CHARS:
         outcome = _cached_compare(one, other)
         if outcome.reason in ("timeout", "memory", "worker_died"):
@@ -168,14 +175,14 @@ def canonical(answer: str) -> str:
     string_form = hendrycks.normalize(text) or text
     try:
         tree = parse(text)
-    except (LimitError, UnparsedError):
+    except (LimitError, UnparsedError, RecursionError):
         return string_form
     for source in (text, string_form):
         try:
             spelled = render(parse(source))
             if spelled is not None and Comparison(_never_ask).are_equal(parse(spelled), tree):
                 return spelled
-        except (LimitError, UnparsedError):
+        except (LimitError, UnparsedError, RecursionError):
             continue
     return string_form if compare(string_form, text).is_equal else text
 

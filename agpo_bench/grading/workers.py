@@ -222,3 +222,11 @@ def shared_pool() -> WorkerPool:
         if _shared is None:
             _shared = WorkerPool()
         return _shared
+
+
+def _renew_lock() -> None:
+    global _shared_lock  # noqa: PLW0603 - another thread may have held it when the process forked
+    _shared_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import unicodedata
 from collections.abc import Iterator
@@ -110,6 +111,8 @@ EQUAL = [
     (r"\sqrt{5+2\sqrt6}", r"\sqrt2+\sqrt3"),
     (r"\sin^2 t", r"1-\cos^2 t"),
     (r"\cos 60^\circ", "0.5"),
+    (r"120^\circ", r"180^\circ - 2 \cdot 30^\circ"),
+    ("120", r"180^\circ - 60^\circ"),
     (r"\log_2 32", "5"),
     (r"e^{2\ln 3}", "9"),
     (r"2^{n+2}", r"4\cdot 2^n"),
@@ -179,6 +182,7 @@ DIFFERENT = [
     (r"\infty", r"-\infty"),
     ("3:4", "4:3"),
     (r"\frac{1}{0}", r"\frac{2}{0}"),
+    (r"120^\circ", r"180 - 60^\circ"),
     ("5 \\mbox{ cm}^2", "5 \\mbox{ m}^2"),
 ]
 
@@ -293,6 +297,14 @@ def test_the_reasons_name_the_limit():
     assert reason("9^{9^{9^9}}") == "too_complex"
     assert reason("\\foo{1}") == "unparsed"
     assert reason("4") == "wrong"
+
+
+def test_a_caller_deep_in_its_own_recursion_gets_a_verdict():
+    def deeper(levels: int) -> str:
+        return deeper(levels - 1) if levels else ExpressionGrader().grade(response, Reference(gold="3")).reason
+
+    response = "\\boxed{" + "(" * 38 + "x+1" + ")" * 38 + "}"
+    assert deeper(sys.getrecursionlimit() - 250) in ("wrong", "too_deep")
 
 
 def test_votes_go_by_equality_and_keep_the_sign():

@@ -77,6 +77,7 @@ class Comparison:
                 # "x = 2·3 = 6" states 6 if every step does.
                 return _is_name(chain.sides[0]) and all(self.are_equal(side, value) for side in chain.sides[1:])
             first, second = _as_interval(first), _as_interval(second)
+        first, second = _as_angle(first), _as_angle(second)
         if isinstance(first, Quantity) or isinstance(second, Quantity):
             return self._quantities(first, second)
         match first, second:
@@ -278,6 +279,31 @@ def _infinity(node: Node) -> int:
     if isinstance(node, Mul) and node.factors == (Num(Fraction(-1)), Const("infinity")):
         return -1
     return 0
+
+
+def _as_angle(node: Node) -> Node:
+    r"""``180^\circ - 2·30^\circ`` as a number of degrees; anything else unchanged. Zero is an angle too."""
+    if not isinstance(node, Add | Mul) or not any(isinstance(part, Quantity) for part in _walk(node)):
+        return node
+    degrees = _degrees(node)
+    return node if degrees is None else Quantity(degrees, "degree")
+
+
+def _degrees(node: Node) -> Node | None:
+    match node:
+        case Quantity(value, "degree"):
+            return value
+        case Num(Fraction(numerator=0)):
+            return node
+        case Add(terms):
+            parts = [part for part in map(_degrees, terms) if part is not None]
+            return Add(tuple(parts)) if len(parts) == len(terms) else None
+        case Mul(factors):
+            angles = [(index, angle) for index, part in enumerate(factors) if (angle := _degrees(part)) is not None]
+            if len(angles) == 1:
+                index, angle = angles[0]
+                return Mul((*factors[:index], angle, *factors[index + 1 :]))
+    return None
 
 
 def _size(node: Node) -> int:

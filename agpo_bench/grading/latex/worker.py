@@ -25,7 +25,9 @@ def _limit_cpu(seconds: int) -> None:
 
 def serve(memory_bytes: int = _MEMORY_BYTES, cpu_seconds: int = _CPU_SECONDS) -> None:
     """Answer requests until the parent closes the pipe."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # whatever a library prints does not end up among the replies
