@@ -94,6 +94,21 @@ def test_the_clipped_surrogate_is_pessimistic_on_both_sides():
     assert result.active_BT[0].tolist() == [False, False, True, True, False, False]
 
 
+def test_the_band_is_one_less_low_to_one_plus_high():
+    given, _, _ = rows([1.0], [1.0], low=0.16, high=0.24)
+    band = load_method("ngrpo").clip.band(given)
+    assert (float(band.lower), float(band.upper)) == pytest.approx((0.84, 1.24))
+
+
+def test_covariance_does_not_change_when_every_advantage_moves_by_the_same():
+    given, log_ratio, band = covariance_case()
+    shifted = replace(given, advantage_BT=given.advantage_BT + 3.0)
+    part = KlCov(fraction=0.25)
+    first = part.prepare(given, log_ratio, band, Generator()).selected_BT
+    assert first.tolist() == part.prepare(shifted, log_ratio, band, Generator()).selected_BT.tolist()
+    assert first[0].tolist() == [False, True, False, False]
+
+
 def test_ratio_one_makes_the_surrogate_the_advantage():
     given, log_ratio, band = rows([1.0, 1.0], [0.7, -0.3])
     for part in (ClippedSurrogate(), UnclippedSurrogate()):
