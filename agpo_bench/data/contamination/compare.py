@@ -1,0 +1,123 @@
+"""One training text beside one evaluation item: what of the item is in it, and whether they ask the same."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+import numpy as np
+
+from agpo_bench.data.contamination.index import WEIGHT_TOKENS, Batch, EvaluationIndex, ranges
+from agpo_bench.data.contamination.spelling import Hashes, ngrams
+
+_SPAN_TOKENS = 3
+"""Runs at least this long say where in the training text the copy starts and ends."""
+
+
+class Span(NamedTuple):
+    """A run of equal tokens; positions count from the start of the item's part and of the training text."""
+
+    part: int
+    """0 is the question, 1 the first option."""
+    eval_start: int
+    train_start: int
+    length: int
+
+
+class Comparison(NamedTuple):
+    """How much of an item a training text holds."""
+
+    coverage: float
+    """Weighted share of the item's tokens that the training text has, in order: numbers and signs included."""
+    text_coverage: float
+    """The same without numbers and signs; 0 where the words alone do not tell enough."""
+    same_facts: bool
+    """Whether numbers and signs agree one by one over the copied stretch."""
+    spans: tuple[Span, ...]
+
+
+def may_hold(index: EvaluationIndex, item: int, batch: Batch, text: int) -> bool:
+    """Whether an alignment could reach the least coverage: a bound from the tokens alone, whatever their order."""
+    theirs, ours = batch.tokens, index.batch.tokens
+    train = theirs.hash_K[theirs.first[batch.first_part[text]] : theirs.first[batch.first_part[text + 1]]]
+    item_K = slice(int(ours.first[index.batch.first_part[item]]), int(ours.first[index.batch.first_part[item + 1]]))
+    weight = index.weight_K[item_K] * index.is_target_K[item_K]
+    words = weight * ~ours.is_fact_K[item_K]
+    held = set(train.tolist())
+    is_held = np.fromiter((token in held for token in ours.hash_K[item_K].tolist()), dtype=np.bool_, count=len(weight))
+    least = index.settings.min_coverage
+    return bool(weight[is_held].sum() >= least * weight.sum() or words[is_held].sum() >= least * words.sum())
+
+
+def compare(index: EvaluationIndex, item: int, batch: Batch, text: int) -> Comparison:
+    """Align an item with a text.
+
+    coverage = sum of w over matched tokens / sum of w over the compared tokens of the item, with w of
+    ``EvaluationIndex``; matched means in a block of the alignment (Ratcliff and Obershelp, as ``difflib`` has it).
+    """
+    theirs, ours = batch.tokens, index.batch.tokens
+    base = int(theirs.first[batch.first_part[text]])
+    end = int(theirs.first[batch.first_part[text + 1]])
+    train_hash = theirs.hash_K[base:end]
+    first_part, last_part = int(index.batch.first_part[item]), int(index.batch.first_part[item + 1])
+    item_start, item_end = int(ours.first[first_part]), int(ours.first[last_part])
+    compared = index.is_target_K[item_start:item_end]
+    low, high = _window(train_hash, ours.hash_K[item_start:item_end][compared])
+    window = train_hash[low:high].tolist()
+    matched = np.zeros(item_end - item_start, dtype=np.bool_)
+    spans: list[Span] = []
+    same_facts = True
+    for part in range(first_part, last_part):
+        start, stop = int(ours.first[part]), int(ours.first[part + 1])
+        if start == stop or not compared[start - item_start]:
+            continue
+        matcher = SequenceMatcher(None, window, ours.hash_K[start:stop].tolist(), autojunk=False)
+        blocks = [block for block in matcher.get_matching_blocks() if block.size]
+        for block in blocks:
+            matched[start - item_start + block.b : start - item_start + block.b + block.size] = True
+        spans += [Span(part - first_part, block.b, low + block.a, block.size) for block in blocks if block.size > 1]
+        is_fact = ours.is_fact_K[start:stop]
+        if part > first_part:
+            same_facts &= bool(matched[start - item_start : stop - item_start][is_fact].all())
+            continue
+        long = [block for block in blocks if block.size >= _SPAN_TOKENS]
+        if not long:
+            same_facts = False
+            continue
+        # The copied stretch, with as much before and after as the item has there.
+        from_ = max(0, low + long[0].a - long[0].b)
+        to = min(len(train_hash), low + long[-1].a + (stop - start) - long[-1].b)
+        there = slice(base + from_, base + to)
+        same_facts &= np.array_equal(theirs.hash_K[there][theirs.is_fact_K[there]], ours.hash_K[start:stop][is_fact])
+    weight = np.where(compared, index.weight_K[item_start:item_end], 0.0)
+    words = np.where(ours.is_fact_K[item_start:item_end], 0.0, weight)
+    is_telling = words.sum() >= index.settings.min_information
+    return Comparison(
+        coverage=float(weight[matched].sum() / max(weight.sum(), 1e-12)),
+        text_coverage=float(words[matched].sum() / words.sum()) if is_telling else 0.0,
+        same_facts=same_facts,
+        spans=tuple(spans),
+    )
+
+
+def _window(train_hash: Hashes, item_hash: Hashes) -> tuple[int, int]:
+    """The stretch of a training text where a copy of the item would be; the whole text unless it is much longer.
+
+    A copy puts its grams at one distance from those of the item, so the distance with the most grams wins.
+    """
+    size, length = len(item_hash), len(train_hash)
+    slack = size // 2 + 20
+    if length <= size + 2 * slack:
+        return 0, length
+    grams, position = ngrams(item_hash, np.zeros(size, dtype=np.int64), WEIGHT_TOKENS)
+    order = np.argsort(grams, kind="stable")
+    theirs, there = ngrams(train_hash, np.zeros(length, dtype=np.int64), WEIGHT_TOKENS)
+    low = np.searchsorted(grams[order], theirs, side="left")
+    count = np.searchsorted(grams[order], theirs, side="right") - low
+    distance = np.sort(np.repeat(there, count) - position[order[ranges(low, count)]])
+    if not len(distance):
+        return 0, size + 2 * slack
+    # Insertions and deletions move the distance a little along the copy.
+    held = np.searchsorted(distance, distance + size // 4, side="right") - np.arange(len(distance))
+    best = int(distance[int(np.argmax(held))])
+    return max(0, best - slack), min(length, best + size + size // 4 + slack)

@@ -1,0 +1,312 @@
+r"""Texts as tokens that do not depend on typesetting, for whole batches at once.
+
+A token is a run of letters, a number, a LaTeX command, one CJK character, or one symbol. White space, braces, dollar
+signs and sentence punctuation separate tokens and are none; case, Unicode compatibility forms, and the spellings that
+LaTeX allows for one thing (``\dfrac`` and ``\frac``, ``\left(`` and ``(``, ``x^{2}`` and ``x^2``, ``10,\!000`` and
+``10000``) are made equal. Operators are tokens: ``x+1`` and ``x-1`` differ. Two texts with equal tokens are the same.
+
+Each token is a 64-bit hash, so a batch is an array and everything after is numpy. K tokens of a batch in a row.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agpo_bench.data.contamination.vocabulary import (
+    DROPPED_COMMANDS,
+    FACT_SYMBOLS,
+    FACT_WORDS,
+    LETTERS_OF_WORDS,
+    SAME_COMMANDS,
+    UNICODE_SYMBOLS,
+)
+
+Hashes = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+
+_SEPARATES, _LETTER, _NUMBER, _SYMBOL, _BACKSLASH, _END = range(6)
+_TEXT_END = "\x00"
+
+_UNICODE_PATTERN = re.compile("[" + "".join(map(re.escape, UNICODE_SYMBOLS)) + "]")
+_DIGITS_OF_FRACTION = re.compile(r"(frac)\s*([0-9])\s*([0-9])")
+_DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|(?=\x00))", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """The tokens of a batch of texts."""
+
+    hash_K: Hashes
+    is_number_K: NDArray[np.bool_]
+    is_fact_K: NDArray[np.bool_]
+    """Numbers, in digits or words, operators, single letters, and words that name what is asked (``minimum``, ``sum``).
+
+    Two texts that differ in one of these ask different things, however alike they are.
+    """
+    is_drawing_K: NDArray[np.bool_]
+    """Code of a figure (``[asy]``): told apart in exact comparison, and of no weight in any other."""
+    first: Integers
+    """Text i has the tokens ``first[i]:first[i + 1]``."""
+    start_K: Integers
+    end_K: Integers
+    joined: str
+    """The batch as it was cut: token k is ``joined[start_K[k]:end_K[k]]``."""
+
+    @property
+    def num_texts(self) -> int:
+        """Texts of the batch."""
+        return len(self.first) - 1
+
+    def owners(self) -> Integers:
+        """Number of the text each token belongs to, K numbers."""
+        return np.repeat(np.arange(self.num_texts), np.diff(self.first))
+
+    def words(self, text: int, start: int, end: int) -> str:
+        """Tokens ``start:end`` of a text as they are written in it, with what stands between them."""
+        if end <= start:
+            return ""
+        base = int(self.first[text])
+        return self.joined[int(self.start_K[base + start]) : int(self.end_K[base + end - 1])]
+
+
+def tokenise(texts: Sequence[str]) -> Tokens:
+    """Read a batch. The tokens of a text do not depend on what shares its batch."""
+    joined = _TEXT_END.join([text.lower() if text.isascii() else _plain(text) for text in texts]) + _TEXT_END
+    if joined.count(_TEXT_END) != len(texts):
+        return tokenise([text.replace(_TEXT_END, " ") for text in texts])
+    if not texts:
+        joined = ""
+    if "\\" in joined:
+        joined = joined.replace("\\\\", "  ").replace("{,}", ",").replace(",\\!", ",")
+        joined = _DIGITS_OF_FRACTION.sub(r"\1 \2 \3", joined)
+    if joined.isascii():
+        code = np.frombuffer(joined.encode("ascii"), dtype=np.uint8)
+        kind = _kinds()[:128][code]
+    else:
+        code = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        code = np.minimum(code, _TABLE - 1)
+        kind = _kinds()[code]
+    kept = _settle(code, kind)
+    position = None
+    if kept is not None:
+        code, kind, position = code[kept], kind[kept], np.flatnonzero(kept)
+    return _cut(joined, code, kind, position)
+
+
+def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
+    """Decide the characters whose kind hangs on their neighbours, in place; returns a mask if some must vanish."""
+    last = len(code) - 1
+
+    def at(index: Integers) -> NDArray[np.uint8]:
+        inside = np.clip(index, 0, max(last, 0))
+        found: NDArray[np.uint8] = np.where((index >= 0) & (index <= last), kind[inside], _SEPARATES)
+        return found
+
+    dot = np.flatnonzero(code == ord("."))
+    if len(dot):
+        kind[dot[(at(dot - 1) == _NUMBER) & (at(dot + 1) == _NUMBER)]] = _NUMBER
+    dash = np.flatnonzero(code == ord("-"))
+    if len(dash):
+        # A hyphen inside a word; a - between single letters is a minus sign.
+        sides = [at(dash + offset) == _LETTER for offset in (-2, -1, 1, 2)]
+        kind[dash[sides[0] & sides[1] & sides[2] & sides[3]]] = _SEPARATES
+    back = np.flatnonzero(kind == _BACKSLASH)
+    if len(back):
+        lone = back[at(back + 1) != _LETTER]
+        kind[lone] = _SEPARATES
+        after = lone[lone < last] + 1
+        kind[after[np.isin(code[after], np.frombuffer(b"()[]!", dtype=np.uint8))]] = _SEPARATES
+    comma = np.flatnonzero(code == ord(","))
+    if len(comma):
+        around = [at(comma + offset) == _NUMBER for offset in (-1, 1, 2, 3, 4)]
+        thousands = comma[around[0] & around[1] & around[2] & around[3] & ~around[4]]
+        if len(thousands):
+            kept = np.ones(len(code), dtype=np.bool_)
+            kept[thousands] = False
+            return kept
+    return None
+
+
+def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], position: Integers | None) -> Tokens:
+    run = np.zeros(len(kind), dtype=np.bool_)
+    same = kind[1:] == kind[:-1]
+    run[1:] = ((kind[1:] == _LETTER) & (same | (kind[:-1] == _BACKSLASH))) | ((kind[1:] == _NUMBER) & same)
+    cut = np.flatnonzero(~run)
+    kind_cut = kind[cut]
+    is_token = (kind_cut != _SEPARATES) & (kind_cut != _END)
+    start = cut[is_token]
+    end = np.append(cut[1:], len(kind))[is_token]
+    text = np.cumsum(kind_cut == _END)[is_token]
+    power, inverse = _powers(len(code))
+    running = np.zeros(len(code) + 1, dtype=np.uint64)
+    np.cumsum(_random()[code] * power[: len(code)], out=running[1:])
+    hash_K = _mix((running[end] - running[start]) * inverse[start])
+    is_number = kind[start] == _NUMBER
+    hash_K, is_dropped = _respell(hash_K)
+    if is_dropped.any():
+        keep = ~is_dropped
+        hash_K, is_number, start, end, text = hash_K[keep], is_number[keep], start[keep], end[keep], text[keep]
+    num_texts = int((kind_cut == _END).sum())
+    is_letter = (kind[start] == _LETTER) & (end - start == 1)
+    is_fact = is_number | (is_letter & ~np.isin(code[start], np.frombuffer(LETTERS_OF_WORDS.encode(), dtype=np.uint8)))
+    is_fact |= np.isin(hash_K, _fact_hashes())
+    if position is not None:
+        start, end = position[start], position[end - 1] + 1
+    is_drawing = np.zeros(len(hash_K), dtype=np.bool_)
+    for drawing in _DRAWING.finditer(joined) if "[asy]" in joined else ():
+        is_drawing[np.searchsorted(start, drawing.start()) : np.searchsorted(start, drawing.end())] = True
+    return Tokens(
+        hash_K=hash_K,
+        is_number_K=is_number,
+        is_fact_K=is_fact & ~is_drawing,
+        is_drawing_K=is_drawing,
+        first=np.searchsorted(text, np.arange(num_texts + 1)),
+        start_K=start,
+        end_K=end,
+        joined=joined,
+    )
+
+
+NUMBER_MASK = np.uint64(0x9E3779B97F4A7C15)
+"""Stands for any number where numbers are not to count."""
+
+
+def masked(tokens: Tokens) -> Hashes:
+    """The tokens with every number replaced by one and the same mark."""
+    return np.where(tokens.is_number_K, NUMBER_MASK, tokens.hash_K)
+
+
+def ngrams(hash_K: Hashes, text_K: Integers, size: int) -> tuple[Hashes, Integers]:
+    """Hashes of all runs of ``size`` tokens inside one text, and where each starts."""
+    count = len(hash_K) - size + 1
+    if count <= 0:
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    total = hash_K[:count] * _FACTORS[0]
+    for offset in range(1, size):
+        total = total + hash_K[offset : offset + count] * _FACTORS[offset]
+    inside = np.flatnonzero(text_K[:count] == text_K[size - 1 : size - 1 + count])
+    return _mix(total[inside]), inside
+
+
+def whole_texts(hash_K: Hashes, first: Integers) -> Hashes:
+    """One hash a text, of all its tokens in order."""
+    position = np.arange(len(hash_K)) - np.repeat(first[:-1], np.diff(first))
+    power, _ = _powers(int(position.max()) + 1 if len(position) else 1)
+    running = np.zeros(len(hash_K) + 1, dtype=np.uint64)
+    np.cumsum(hash_K * power[position], out=running[1:])
+    return _mix(running[first[1:]] - running[first[:-1]])
+
+
+def _plain(text: str) -> str:
+    r"""Compatibility forms, case, and mathematical characters as LaTeX spells them."""
+    text = _UNICODE_PATTERN.sub(lambda match: UNICODE_SYMBOLS[match[0]], text)
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return _UNICODE_PATTERN.sub(lambda match: UNICODE_SYMBOLS[match[0]], text)
+
+
+_TABLE = 1 << 18
+_BASE = 0xD6E8FEB86659FD93
+_INVERSE = pow(_BASE, -1, 1 << 64)
+_LOOKED_AT = 0x3040
+"""Characters below are classed one by one; those above are CJK (or rarer) and each a token of its own."""
+
+
+def _mix(values: Hashes) -> Hashes:
+    """Murmur's finaliser: a product modulo 2^64 leaves its low bits weak."""
+    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    mixed: Hashes = values ^ (values >> np.uint64(33))
+    return mixed
+
+
+_FACTORS = [np.uint64(pow(_BASE, exponent, 1 << 64)) for exponent in range(3, 19)]
+
+
+@cache
+def _random() -> Hashes:
+    return _mix(np.arange(1, _TABLE + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+
+
+@cache
+def _kinds() -> NDArray[np.uint8]:
+    kinds = np.full(_TABLE, _SYMBOL, dtype=np.uint8)
+    for number in range(_LOOKED_AT):
+        character = chr(number)
+        if character == _TEXT_END:
+            kinds[number] = _END
+        elif character == "\\":
+            kinds[number] = _BACKSLASH
+        elif character.isdigit():
+            kinds[number] = _NUMBER
+        elif character.isalpha():
+            kinds[number] = _LETTER
+        elif character in "{}$,.;:?!\"'`~&_ " or unicodedata.category(character)[0] in (
+            "PZCM" if number > 127 else "C"
+        ):
+            kinds[number] = _SEPARATES
+    return kinds
+
+
+_power_tables: list[tuple[Hashes, Hashes]] = []
+
+
+def _powers(length: int) -> tuple[Hashes, Hashes]:
+    """Powers of the base and of its inverse modulo 2^64, at least ``length`` of each."""
+    if not _power_tables or len(_power_tables[0][0]) < length:
+        size = max(1 << 16, 1 << (length - 1).bit_length())
+        tables = []
+        for base in (_BASE, _INVERSE):
+            factors = np.full(size, base, dtype=np.uint64)
+            factors[0] = 1
+            tables.append(np.multiply.accumulate(factors))
+        _power_tables[:] = [(tables[0], tables[1])]
+    return _power_tables[0]
+
+
+def _raw_hash(token: str) -> int:
+    code = np.array([ord(character) for character in token])
+    power, _ = _powers(len(code))
+    return int(_mix(np.array([(_random()[code] * power[: len(code)]).sum(dtype=np.uint64)]))[0])
+
+
+@cache
+def _respellings() -> tuple[Hashes, Hashes, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Sorted hashes of respelt and dropped commands, what each becomes, whether it is dropped, and a quick filter."""
+    rows = [(_raw_hash(f"\\{name}"), 0, True) for name in DROPPED_COMMANDS]
+    rows += [(_raw_hash(name), _raw_hash(same), False) for name, same in SAME_COMMANDS.items()]
+    rows.sort()
+    quick = np.zeros(1 << 12, dtype=np.bool_)
+    quick[[row[0] >> 52 for row in rows]] = True
+    return (
+        np.array([row[0] for row in rows], dtype=np.uint64),
+        np.array([row[1] for row in rows], dtype=np.uint64),
+        np.array([row[2] for row in rows]),
+        quick,
+    )
+
+
+@cache
+def _fact_hashes() -> Hashes:
+    return np.array([_raw_hash(token) for token in (*FACT_SYMBOLS, *FACT_WORDS)], dtype=np.uint64)
+
+
+def _respell(hash_K: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:
+    names, becomes, drops, quick = _respellings()
+    is_dropped = np.zeros(len(hash_K), dtype=np.bool_)
+    maybe = np.flatnonzero(quick[(hash_K >> np.uint64(52)).astype(np.int64)])
+    if len(maybe):
+        row = np.minimum(np.searchsorted(names, hash_K[maybe]), len(names) - 1)
+        hit = names[row] == hash_K[maybe]
+        maybe, row = maybe[hit], row[hit]
+        is_dropped[maybe] = drops[row]
+        changed = maybe[~drops[row]]
+        hash_K = hash_K.copy()
+        hash_K[changed] = becomes[row[~drops[row]]]
+    return hash_K, is_dropped
