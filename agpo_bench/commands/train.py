@@ -148,9 +148,8 @@ def plan(
             )
         for config in configs:
             check(config, method)
-            filled = method.with_logs(out=arguments.out, seed=config.seed)
             directory = paths.run_directory(arguments.out, method=method.name, seed=config.seed)
-            runs.append(PlannedRun(config=config, method=filled, selector=selector, directory=directory))
+            runs.append(PlannedRun(config=config, method=method, selector=selector, directory=directory))
     runs.sort(key=lambda run: run.replays)
     if not arguments.resume:
         for run in runs:

@@ -61,13 +61,17 @@ def train(
     on_start: OnStart | None = None,
     on_step: OnStep | None = None,
 ) -> RunOutcome:
-    """Train until the budget is spent or a signal asks to stop; leaves a checkpoint in either case."""
+    """Train until the budget is spent or a signal asks to stop; leaves a checkpoint in either case.
+
+    ``directory`` is ``<out>/<method>/seed-<seed>``; a method that replays a log finds it beside it, under ``<out>``.
+    """
     check(config, method)
+    fingerprint_of_run = run_fingerprint(config, method)
     _check_directory(directory, config, method, resume=resume)
     folder = checkpoints.newest_checkpoint(directory)
     if folder is not None and (state := checkpoints.read_state(folder)).is_finished:
         return _outcome(directory, state, was_skipped=True)
-    session = build_session(config, method)
+    session = build_session(config, method.with_logs(out=directory.parent.parent, seed=config.seed))
     write_whole(directory / paths.RECIPE_FILE, _yaml(method.model_dump(mode="json")))
     write_whole(directory / paths.CONFIG_FILE, _yaml(config.model_dump(mode="json")))
     _cut_files(directory, restore(session, folder) if folder is not None else None)
@@ -81,8 +85,8 @@ def train(
             if on_step is not None:
                 on_step(session, result.record)
             if session.step % config.checkpoint_every_steps == 0 and not session.is_finished:
-                _save(directory, session)
-        state = _save(directory, session)
+                _save(directory, session, fingerprint_of_run)
+        state = _save(directory, session, fingerprint_of_run)
     return _outcome(directory, state, was_skipped=False)
 
 
@@ -141,7 +145,7 @@ def _write(directory: Path, session: Session, result: StepResult) -> None:
     write_whole(directory / paths.LEDGER_FILE, json.dumps(session.ledger.to_json(), indent=2) + "\n")
 
 
-def _save(directory: Path, session: Session) -> checkpoints.CheckpointState:
+def _save(directory: Path, session: Session, fingerprint_of_run: str) -> checkpoints.CheckpointState:
     sizes = {name: (directory / name).stat().st_size if (directory / name).exists() else 0 for name in LINE_FILES}
     state = checkpoints.CheckpointState(
         step=session.step,
@@ -153,7 +157,7 @@ def _save(directory: Path, session: Session) -> checkpoints.CheckpointState:
         prompts=session.stream.to_json(),
         gradient_norms=session.gradient_norms,
         reference_fingerprint=session.reference_fingerprint,
-        run_fingerprint=run_fingerprint(session.config, session.method),
+        run_fingerprint=fingerprint_of_run,
         file_sizes=sizes,
         is_finished=session.is_finished,
     )
