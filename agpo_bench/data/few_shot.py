@@ -85,6 +85,10 @@ class Examples:
         shots = "".join(f"{head}{example.question}{answer}{example.answer}\n\n" for example in chosen)
         return f"{shots}{head}{_shown(item)}{answer.rstrip(' ')}"
 
+    def shown(self) -> list[str]:
+        """The questions of the examples, where they are not one fixed text."""
+        return [example.question for example in self.pool[: self.num]]
+
     def leaks(self, item: Item) -> bool:
         """Whether a fixed prompt holds the very question asked."""
         return bool(self.prefix) and _without_breaks(item.question) in _without_breaks(self.prefix)

@@ -60,6 +60,14 @@ class DataSource(Protocol):
         """All items of a split. Absent split or files: ``ValueError`` that says what there is."""
         ...
 
+    def stored(self, task: TaskSpec, split: Split) -> tuple[Item, ...]:
+        """The items of a split as they are stored: nothing held out, and none left out for being asked by the test."""
+        ...
+
+    def splits(self, task: TaskSpec) -> list[Split]:
+        """Splits that are stored."""
+        ...
+
 
 def open_source(spec: str | Path) -> DataSource:
     """``embedded``, ``hub``, ``hub:DIR`` (a mirror: one folder a data set id), or a folder of benchmark files."""
@@ -105,7 +113,7 @@ class _RowSource:
         if is_held_out:
             items = [item for item in items if _is_held_out(item, task.held_out_one_in or 1) == (split == "dev")]
         files = dict(read.files)
-        if stored == "train" and "test" in self._splits(task):
+        if stored == "train" and "test" in self.splits(task):
             test = self.load(task, "test")
             asked = {question_key(item.question) for item in test.items}
             kept = [item for item in items if question_key(item.question) not in asked]
@@ -123,6 +131,10 @@ class _RowSource:
             num_unreadable=num_unreadable,
         )
 
+    def stored(self, task: TaskSpec, split: Split) -> tuple[Item, ...]:
+        """The items of a split as they are stored."""
+        return tuple(self._items(task, split, self._rows(task, split).rows)[0])
+
     def _items(self, task: TaskSpec, split: Split, rows: Iterable[Row]) -> tuple[list[Item], int]:
         items, num_unreadable = [], 0
         for index, row in enumerate(rows):
@@ -139,7 +151,8 @@ class _RowSource:
     description: str
     spec: str
 
-    def _splits(self, task: TaskSpec) -> list[Split]:
+    def splits(self, task: TaskSpec) -> list[Split]:
+        """Splits that are stored."""
         raise NotImplementedError
 
     def _rows(self, task: TaskSpec, split: Split) -> _Rows:
@@ -168,20 +181,21 @@ class FolderSource(_RowSource):
         note = "checksums verified" if self._listed else "no MANIFEST.json"
         self.description = f"benchmark files of folder {folder.resolve().name} ({note})"
 
-    def _splits(self, task: TaskSpec) -> list[Split]:
+    def splits(self, task: TaskSpec) -> list[Split]:
+        """Splits that have a file."""
         return [split for split, pattern in task.files.items() if any(self.folder.glob(pattern))]
 
     def _rows(self, task: TaskSpec, split: Split) -> _Rows:
         pattern = task.files.get(split)
         if pattern is None:
-            raise _no_split(task, split, self.description, self._splits(task))
+            raise _no_split(task, split, self.description, self.splits(task))
         found = sorted(self.folder.glob(pattern))
         listed = {name for name in self._listed if Path(name).match(pattern)}
         if missing := listed - {self._name(path) for path in found}:
             raise ValueError(f"{self.folder / min(missing)} is listed in MANIFEST.json but missing; restore the file")
         if not found:
-            if self._splits(task):
-                raise _no_split(task, split, self.description, self._splits(task))
+            if self.splits(task):
+                raise _no_split(task, split, self.description, self.splits(task))
             raise ValueError(f"{task.name}: no file {pattern} in {self.folder}; pass a folder with it, or --data hub")
         contents = {self._name(path): path.read_bytes() for path in found}
         sums = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
@@ -237,12 +251,13 @@ class HubSource(_RowSource):
         self.spec = f"hub:{mirror}" if mirror else "hub"
         self.description = f"Hugging Face hub data sets{f' (mirror {mirror.name})' if mirror else ''}"
 
-    def _splits(self, task: TaskSpec) -> list[Split]:
+    def splits(self, task: TaskSpec) -> list[Split]:
+        """Splits that the task file names."""
         return list(task.hub.splits)
 
     def _rows(self, task: TaskSpec, split: Split) -> _Rows:
         if split not in task.hub.splits:
-            raise _no_split(task, split, f"the hub data set {task.hub.dataset}", self._splits(task))
+            raise _no_split(task, split, f"the hub data set {task.hub.dataset}", self.splits(task))
         config, _, theirs = task.hub.splits[split].rpartition("/")
         configs: list[str | None] = [config] if config else list(task.hub.configs) or [None]
         rows: list[Row] = []
@@ -288,3 +303,12 @@ class EmbeddedSource:
             for item in embedded_items(task.name, split)
         )
         return LoadedSplit(task=task, split=split, source=self, items=items)
+
+    def stored(self, task: TaskSpec, split: Split) -> tuple[Item, ...]:
+        """All embedded items of a split."""
+        return self.load(task, split).items
+
+    def splits(self, task: TaskSpec) -> list[Split]:
+        """The same three for every task."""
+        del task
+        return ["train", "dev", "test"]
