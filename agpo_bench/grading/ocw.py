@@ -19,6 +19,7 @@ from typing import Literal
 
 from agpo_bench.grading.equality import Outcome, clean, compare, compare_mathematics
 from agpo_bench.grading.latex import algebra
+from agpo_bench.grading.latex.compare import is_name
 from agpo_bench.grading.latex.enclosure import real_value
 from agpo_bench.grading.latex.grammar import parse
 from agpo_bench.grading.latex.limits import MAX_CHARS, LimitError, UnparsedError
@@ -102,7 +103,7 @@ def number_value(text: str) -> Fraction:
 
 
 def _value(node: Node) -> Fraction:
-    if isinstance(node, Relation) and node.operators[-1] in ("=", "~"):
+    if isinstance(node, Relation) and node.operators[-1] in ("=", "~") and is_name(node.sides[0]):
         node = node.sides[-1]
     if isinstance(node, Quantity) and node.unit != "degree":
         node = node.value

@@ -75,7 +75,7 @@ class Comparison:
             chain, value = (first, second) if isinstance(first, Relation) else (second, first)
             if isinstance(chain, Relation) and len(chain.operators) > 1 and set(chain.operators) == {"="}:
                 # "x = 2·3 = 6" states 6 if every step does.
-                return _is_name(chain.sides[0]) and all(self.are_equal(side, value) for side in chain.sides[1:])
+                return is_name(chain.sides[0]) and all(self.are_equal(side, value) for side in chain.sides[1:])
             first, second = _as_interval(first), _as_interval(second)
         first, second = _as_angle(first), _as_angle(second)
         if isinstance(first, Quantity) or isinstance(second, Quantity):
@@ -415,9 +415,10 @@ def _signed(node: Node, sign: int) -> Node:
 # Relations as values and as sets
 
 
-def _is_name(node: Node) -> bool:
+def is_name(node: Node) -> bool:
+    """Whether a value may be said to be this: a variable, ``f(x)``, a tuple of them, a segment ``AB``."""
     if isinstance(node, Bracketed):
-        return all(map(_is_name, node.items))
+        return all(map(is_name, node.items))
     if isinstance(node, Mul):  # AB, angle ABC: a segment or an angle, named by its points
         return all(
             isinstance(factor, Sym) and (factor.name[0].isupper() or factor.name in _SHAPES) for factor in node.factors
@@ -430,11 +431,11 @@ def _assigned(node: Node) -> tuple[Node, Node] | None:
     if not isinstance(node, Relation) or len(node.operators) != 1:
         return None
     left, right = node.sides
-    if node.operators[0] in ("=", "~") and _is_name(left):
+    if node.operators[0] in ("=", "~") and is_name(left):
         return left, right
-    if node.operators[0] == "=" and _is_name(right):
+    if node.operators[0] == "=" and is_name(right):
         return right, left
-    if node.operators[0] == "in" and _is_name(left):
+    if node.operators[0] == "in" and is_name(left):
         return left, right
     return None
 
@@ -457,7 +458,7 @@ def _settle_relation(first: Node, second: Node) -> tuple[Node, Node]:
 
 def _without_approximation(node: Node) -> Node:
     """``a = b ≈ c`` states the exact ``a = b``; ``x ≈ c`` states c and stays."""
-    while isinstance(node, Relation) and node.operators[-1] == "~" and not _is_name(node.sides[-2]):
+    while isinstance(node, Relation) and node.operators[-1] == "~" and not is_name(node.sides[-2]):
         sides, operators = node.sides[:-1], node.operators[:-1]
         node = Relation(sides, operators) if operators else sides[0]
     return node
@@ -474,11 +475,11 @@ def _as_interval(node: Node) -> Node:
     if any(operator in (">", ">=") for operator in operators):
         return node
     minus_infinity, infinity = Mul((Num(Fraction(-1)), Const("infinity"))), Const("infinity")
-    if len(operators) == 1 and _is_name(sides[0]):
+    if len(operators) == 1 and is_name(sides[0]):
         return Bracketed("(", ")" if operators[0] == "<" else "]", (minus_infinity, sides[1]))
-    if len(operators) == 1 and _is_name(sides[1]):
+    if len(operators) == 1 and is_name(sides[1]):
         return Bracketed("(" if operators[0] == "<" else "[", ")", (sides[0], infinity))
-    if len(operators) == 2 and _is_name(sides[1]):
+    if len(operators) == 2 and is_name(sides[1]):
         opening = "(" if operators[0] == "<" else "["
         closing = ")" if operators[1] == "<" else "]"
         return Bracketed(opening, closing, (sides[0], sides[2]))
