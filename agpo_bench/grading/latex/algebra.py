@@ -6,6 +6,8 @@ rational exponents; ``i`` keeps exponent 0 or 1 and p^r keeps 0 <= r < 1, the re
 rewriting used is an identity, so equal normal forms prove equality. Where all generators are independent over Q
 (variables; prime powers, by Besicovitch's theorem; ``i``; one of ``pi`` and the exponentials) different normal forms
 prove difference as well: ``Form.is_decisive``.
+
+Long because it is one recursion: polynomials have generators whose keys are normal forms of inner scalars.
 """
 
 from __future__ import annotations

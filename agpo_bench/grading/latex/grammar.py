@@ -7,6 +7,8 @@ power    = operand { "^" operand | "_" operand | "!" | "%" | "'" }
 
 Departures from plain TeX, as answers are written: ``x^10`` is x^{10}; ``2\frac{1}{2}`` and ``1 1/2`` are mixed numbers;
 ``f(x)``, ``u(t)``, ``I(0)`` are applications and not products; ``a/bc`` is read from the left, (a/b)c.
+
+One class and so one long file: every rule may contain every other, and they share the position and the depth.
 """
 
 from __future__ import annotations
