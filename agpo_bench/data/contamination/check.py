@@ -32,7 +32,6 @@ from agpo_bench.data.sources import question_key
 Stage = Literal["verbatim", "respelt", "near", "variant"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 REMOVALS: tuple[Stage, ...] = ("verbatim", "respelt", "near")
-_MAX_LISTED_VARIANTS = 1000
 _MAX_WORDS = 160
 
 
@@ -86,7 +85,7 @@ class Report(_Closed):
     by_task: dict[str, dict[Stage, int]]
     """Evaluation items by benchmark and strongest stage."""
     findings: tuple[Finding, ...]
-    """Every removal; the first thousand variants."""
+    """Every removal, then variants, perhaps not all."""
 
     @property
     def removed_ids(self) -> frozenset[str]:
@@ -116,8 +115,12 @@ def check_texts(
     training_name: str = "training texts",
     evaluation_name: str = "evaluation items",
     settings: Settings | None = None,
+    max_variants: int = 1000,
 ) -> Report:
-    """Compare every training text with every evaluation item. Ids must be distinct within each side."""
+    """Compare every training text with every evaluation item. Ids must be distinct within each side.
+
+    All variants are counted, ``max_variants`` of them are listed.
+    """
     settings = settings or Settings()
     for texts, name in ((training, training_name), (evaluation, evaluation_name)):
         if not texts:
@@ -126,7 +129,10 @@ def check_texts(
     findings: list[Finding] = []
     for _, batch in batches(training):
         findings += _check_batch(index, batch)
-    return _report(index, findings, len(training), training_name=training_name, evaluation_name=evaluation_name)
+    report = _report(index, findings, len(training), training_name=training_name, evaluation_name=evaluation_name)
+    removals = [found for found in findings if found.stage in REMOVALS]
+    variants = [found for found in findings if found.stage not in REMOVALS]
+    return report.model_copy(update={"findings": (*removals, *variants[:max_variants])})
 
 
 def duplicates(texts: Sequence[Text]) -> list[Finding]:
@@ -217,7 +223,6 @@ def _report(
         stages = by_task.setdefault(item.text_id.split("/")[0], dict.fromkeys(STAGES, 0))
         if item.text_id in by_item:
             stages[by_item[item.text_id]] += 1
-    variants = [found for found in findings if found.stage == "variant"]
     return Report(
         training=training_name,
         evaluation=evaluation_name,
@@ -232,10 +237,7 @@ def _report(
             for stage in STAGES
         },
         by_task=by_task,
-        findings=(
-            *(found for found in findings if found.stage != "variant"),
-            *variants[:_MAX_LISTED_VARIANTS],
-        ),
+        findings=tuple(findings),
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agpo_bench.data.contamination.index import WEIGHT_TOKENS, Batch, EvaluationIndex, ranges
 from agpo_bench.data.contamination.spelling import Hashes, ngrams
@@ -28,7 +31,7 @@ class Comparison(NamedTuple):
     """How much of an item a training text holds."""
 
     coverage: float
-    """Weighted share of the item's tokens that the training text has, in order: numbers and signs included."""
+    """Weighted share of the item's tokens that the training text has in order, numbers included; names may differ."""
     text_coverage: float
     """The same without numbers and signs; 0 where the words alone do not tell enough."""
     same_facts: bool
@@ -44,7 +47,10 @@ def may_hold(index: EvaluationIndex, item: int, batch: Batch, text: int) -> bool
     weight = index.weight_K[item_K] * index.is_target_K[item_K]
     words = weight * ~ours.is_fact_K[item_K]
     held = set(train.tolist())
-    is_held = np.fromiter((token in held for token in ours.hash_K[item_K].tolist()), dtype=np.bool_, count=len(weight))
+    tokens = ours.hash_K[item_K].tolist()
+    # A token that occurs twice or more may be a name that was changed.
+    often = {token for token, count in Counter(tokens).items() if count > 1}
+    is_held = np.fromiter((token in held or token in often for token in tokens), dtype=np.bool_, count=len(weight))
     least = index.settings.min_coverage
     return bool(weight[is_held].sum() >= least * weight.sum() or words[is_held].sum() >= least * words.sum())
 
@@ -71,10 +77,12 @@ def compare(index: EvaluationIndex, item: int, batch: Batch, text: int) -> Compa
         start, stop = int(ours.first[part]), int(ours.first[part + 1])
         if start == stop or not compared[start - item_start]:
             continue
-        matcher = SequenceMatcher(None, window, ours.hash_K[start:stop].tolist(), autojunk=False)
+        asked = ours.hash_K[start:stop].tolist()
+        matcher = SequenceMatcher(None, window, asked, autojunk=False)
         blocks = [block for block in matcher.get_matching_blocks() if block.size]
         for block in blocks:
             matched[start - item_start + block.b : start - item_start + block.b + block.size] = True
+        matched[start - item_start : stop - item_start] |= _renamed(matcher, window, asked, ours.is_fact_K[start:stop])
         spans += [Span(part - first_part, block.b, low + block.a, block.size) for block in blocks if block.size > 1]
         is_fact = ours.is_fact_K[start:stop]
         if part > first_part:
@@ -98,6 +106,31 @@ def compare(index: EvaluationIndex, item: int, batch: Batch, text: int) -> Compa
         same_facts=same_facts,
         spans=tuple(spans),
     )
+
+
+def _renamed(
+    matcher: SequenceMatcher[int], train: Sequence[int], item: Sequence[int], is_fact: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Tokens of the item whose every occurrence the training text replaces by one and the same other token.
+
+    At least two occurrences, and no two tokens by the same one: people who are called something else, not a word that
+    happens to differ.
+    """
+    renamed = np.zeros(len(item), dtype=np.bool_)
+    became: dict[int, set[int]] = {}
+    where: dict[int, list[int]] = {}
+    for action, train_low, train_high, low, high in matcher.get_opcodes():
+        if action == "replace" and train_high - train_low == high - low:
+            for offset in range(high - low):
+                became.setdefault(item[low + offset], set()).add(train[train_low + offset])
+                where.setdefault(item[low + offset], []).append(low + offset)
+    news = [next(iter(new)) for new in became.values() if len(new) == 1]
+    for old, new in became.items():
+        positions = where[old]
+        is_every = len(positions) == item.count(old) >= 2
+        if len(new) == 1 and is_every and news.count(next(iter(new))) == 1 and not is_fact[positions].any():
+            renamed[positions] = True
+    return renamed
 
 
 def _window(train_hash: Hashes, item_hash: Hashes) -> tuple[int, int]:
