@@ -131,19 +131,27 @@ def evaluate(
 def report(
     *,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
-    formats: Annotated[str, typer.Option("--format", help="md, tex, html, csv; separated by commas.")] = "md,tex",
+    formats: Annotated[str, typer.Option("--format", help="md, tex, html, csv; separated by commas.")] = (
+        "md,tex,html,csv"
+    ),
     out: Annotated[Path | None, typer.Option(help="Folder of the report; default: RUNS/report.")] = None,
     specs: Annotated[
         str | None, typer.Option("--spec", help="Tables and figures by name, or paths of spec files; default: all.")
     ] = None,
-    compare: Annotated[str | None, typer.Option(help="paper: the paper's own figures beside ours.")] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Ask of a published table (CSV) whether its means can be true, and stop.")
+    ] = None,
+    compare: Annotated[str | None, typer.Option(help="paper: print ours minus the papers' numbers as well.")] = None,
     allow_mixed: Annotated[
         bool, typer.Option("--allow-mixed", help="Print results that do not compare in one table, with a note.")
     ] = False,
 ) -> None:
     """Fill the tables and figures from the files of the runs."""
-    from agpo_bench.commands.report import run_report
+    from agpo_bench.commands.report import check_table, run_report
 
+    if check is not None:
+        check_table(check)
+        return
     run_report(runs=runs, formats=formats, out=out, specs=specs, compare=compare, allow_mixed=allow_mixed)
 
 

@@ -16,7 +16,14 @@ from agpo_bench import paths
 from agpo_bench.data.benchmarks import Split, load_task, task_names
 from agpo_bench.evaluation.counting import summarise
 from agpo_bench.evaluation.draws import DRAWS_FILE, DrawFile, draw_key
-from agpo_bench.evaluation.results import PROTOCOL_VERSION, EvalResult, read_result, write_result, write_samples
+from agpo_bench.evaluation.results import (
+    PROTOCOL_VERSION,
+    EvalResult,
+    read_result,
+    write_items,
+    write_result,
+    write_samples,
+)
 from agpo_bench.grading.answer import GradingMode
 
 # lm-eval draws a progress bar a task around work that takes milliseconds; tqdm reads this when it is first imported.
@@ -130,13 +137,19 @@ def _evaluate_task(
     )
     task = PreparedTask(name, asking=asking, decoding=decoding)
     folder = target.directory / paths.EVAL_DIRECTORY / name
-    results, samples = folder / paths.RESULTS_FILE, folder / paths.SAMPLES_FILE
+    results, samples, items = (folder / name for name in (paths.RESULTS_FILE, paths.SAMPLES_FILE, paths.ITEMS_FILE))
     model_key = draw_key(loaded.fingerprint, str(loaded.tokenizer.chat_template))
     blank = _blank_result(name, target, loaded, options, asking=asking, decoding=decoding, model_key=model_key)
     blank = blank.with_origin(task.origin)
     found = read_result(results)
     # A result with failures is graded anew, from the draws it has: the failure may be gone.
-    if found is not None and found.is_complete and found.stands_for == blank.stands_for and samples.is_file():
+    if (
+        found is not None
+        and found.is_complete
+        and found.stands_for == blank.stands_for
+        and samples.is_file()
+        and items.is_file()
+    ):
         return found
     draws = DrawFile(folder / DRAWS_FILE, earlier=[samples])
     label = target.title if target.seed is None else f"{target.title} seed {target.seed}"
@@ -151,6 +164,7 @@ def _evaluate_task(
     answered = task.ask(lm)
     result = summarise(answered.samples, blank=blank, ks=options.maj)
     assert result.accuracy is None or answered.score is None or abs(result.accuracy - answered.score) < 1e-9
+    write_items(items, answered.items)
     write_samples(samples, list(answered.samples))
     write_result(results, result)
     draws.remove()

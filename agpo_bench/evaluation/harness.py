@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 from agpo_bench import paths
 from agpo_bench.data.benchmarks import load_task
 from agpo_bench.evaluation.draws import Draw, DrawFile, draw_key
-from agpo_bench.evaluation.results import Sample
+from agpo_bench.evaluation.results import AskedItem, Sample
 from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.sampler import Sampler, SamplingRequest, sampling_seed
 
@@ -163,6 +163,7 @@ class Answered:
     origin: Mapping[str, Any]
     """Where the items come from (``task_functions.dataset``)."""
     samples: tuple[Sample, ...]
+    items: tuple[AskedItem, ...]
     score: float | None
     """lm-eval's own mean of the greedy scores; None when no response could be graded."""
 
@@ -199,8 +200,18 @@ class PreparedTask:
         returned = evaluate(
             lm=lm, task_dict=self._loaded, limit=self._asking.limit, bootstrap_iters=0, log_samples=True
         )
-        samples = [sample for record in returned["samples"][name] for sample in _samples(record, lm)]
-        return Answered(origin=self.origin, samples=tuple(samples), score=returned["results"][name].get("score,graded"))
+        records = returned["samples"][name]
+        return Answered(
+            origin=self.origin,
+            samples=tuple(sample for record in records for sample in _samples(record, lm)),
+            items=tuple(map(_item, records)),
+            score=returned["results"][name].get("score,graded"),
+        )
+
+
+def _item(record: Mapping[str, Any]) -> AskedItem:
+    doc = record["doc"]
+    return AskedItem(doc_id=record["doc_id"], prompt_id=doc["prompt_id"], prompt=doc["prompt"], gold=doc["target"])
 
 
 def _samples(record: Mapping[str, Any], lm: SamplerLM) -> list[Sample]:

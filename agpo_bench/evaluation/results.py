@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,19 @@ class Sample(BaseModel):
     num_tokens: int
     """Generated tokens, the terminator included."""
     alternatives: Mapping[str, float] = Field(default_factory=dict)
+
+
+class AskedItem(BaseModel):
+    """One item as it was asked: what the samples of ``doc_id`` answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    doc_id: int
+    prompt_id: str
+    prompt: str
+    """The rendered prompt, before any chat template."""
+    gold: str
+    """The reference answer as the data give it; empty for a program, which tests decide."""
 
 
 class EvalResult(BaseModel):
@@ -169,6 +182,18 @@ def read_result(path: Path) -> EvalResult | None:
 def write_samples(path: Path, samples: list[Sample]) -> None:
     """Write all sample lines of a finished task, whole or not at all."""
     write_whole(path, "".join(sample.model_dump_json() + "\n" for sample in samples))
+
+
+def write_items(path: Path, items: Iterable[AskedItem]) -> None:
+    """Write the items of a task, whole or not at all."""
+    write_whole(path, "".join(item.model_dump_json() + "\n" for item in items))
+
+
+def read_items(path: Path) -> Iterator[AskedItem]:
+    """Yield the items of a task in the order they were asked."""
+    with path.open("rb") as file:
+        for line in file:
+            yield AskedItem.model_validate_json(line)
 
 
 def read_samples(path: Path) -> Iterator[Sample]:

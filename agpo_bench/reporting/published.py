@@ -2,7 +2,9 @@
 
 The file is CSV: a header ``method,<column>,…``, an optional row ``items`` with the number of 0/1 items behind each
 column (``32|220`` where the item set is not stated; empty where the score is not 0/1), then one row a method. Lines
-``# seeds: 3`` and ``# source: …`` may stand above. A column ``average`` is compared with the mean of its row.
+``# key: value`` may stand above: ``source``, ``seeds`` (none: item counts are not checked), ``model``, ``data``,
+``budget``, ``decoding`` (the setting), and ``average of`` (the columns a column ``average`` is the mean of; all others
+by default). A column ``average`` is compared with that mean, as far as rounding lets it be known.
 """
 
 from __future__ import annotations
@@ -28,13 +30,19 @@ PUBLIC_ITEMS: Mapping[str, str] = {
 """Items of the public test sets scored 0/1, for files without an ``items`` row (SAT: the 32 of May 2023 or AGIEval's
 220; MMLU_STEM: test or validation). CodeContests may be scored by pass rate, which any mean can be."""
 
+SETTING = ("model", "data", "budget", "decoding")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
     """Published numbers as printed."""
 
+    name: str
     source: str
     seeds: int
+    setting: Mapping[str, str]
+    """What the file says of model, data, budget and decoding."""
+    average_of: tuple[str, ...] | None
     items: Mapping[str, tuple[int, ...]]
     """Possible item counts of each column; a column without a count is not checked."""
     rows: Mapping[str, Mapping[str, str]]
@@ -80,10 +88,22 @@ def read_published(path: Path) -> PublishedTable:
         rows[name] = {column: text.strip() for column, text in row.items() if text.strip()}
     try:
         counts = {column: tuple(int(part) for part in text.split("|")) for column, text in items.items()}
-        seeds = int(notes.get("seeds", "3"))
+        seeds = int(notes.get("seeds", "3").split()[0])
     except ValueError:
         raise ValueError(f"{path.name}: seeds and items must be whole numbers, alternatives joined by |") from None
-    return PublishedTable(source=notes.get("source", path.name), seeds=seeds, items=counts, rows=rows)
+    averaged = tuple(notes["average of"].split()) if "average of" in notes else None
+    unknown = [column for column in averaged or () if column not in columns]
+    if unknown:
+        raise ValueError(f"{path.name}: `average of` names the column {unknown[0]!r}, which the table does not have")
+    return PublishedTable(
+        name=path.stem,
+        source=notes.get("source", path.name),
+        seeds=seeds,
+        setting={key: notes[key] for key in SETTING if key in notes},
+        average_of=averaged,
+        items=counts,
+        rows=rows,
+    )
 
 
 def check_published(table: PublishedTable) -> list[Finding]:
@@ -98,13 +118,13 @@ def check_published(table: PublishedTable) -> list[Finding]:
                 findings.append(Finding(method=method, column=column, printed=printed, explanation=explanation))
         for column in ("average", "avg"):
             if column in row:
-                findings += _average(method, column, row)
+                findings += _average(method, column, row, table.average_of)
     return findings
 
 
-def _average(method: str, column: str, row: Mapping[str, str]) -> list[Finding]:
-    others = [text for name, text in row.items() if name not in ("average", "avg")]
-    if not others:
+def _average(method: str, column: str, row: Mapping[str, str], names: tuple[str, ...] | None) -> list[Finding]:
+    others = [text for name, text in row.items() if (name in names if names else name not in ("average", "avg"))]
+    if not others or (names and len(others) < len(names)):
         return []
     mean = sum(map(Fraction, others), Fraction(0)) / len(others)
     # Each printed cell may be off by half its last digit, and so may the printed mean.

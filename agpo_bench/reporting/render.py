@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from agpo_bench import paths
+from agpo_bench.reporting.figure_data import Figure
 from agpo_bench.reporting.tables import Cell, Table
 
 _TEX_SPECIAL = {
@@ -40,6 +41,9 @@ _TEX_SPECIAL = {
     "≤": r"$\leq$",
     "−": "--",
     "→": r"$\rightarrow$",
+    "†": r"\textdagger{}",
+    "…": r"\dots{}",
+    "’": "'",
 }
 
 
@@ -50,7 +54,7 @@ def escape_tex(text: str) -> str:
 
 def escape_markdown(text: str) -> str:
     """Text safe inside a Markdown table cell."""
-    return re.sub(r"([\\|*_`<>\[\]])", r"\\\1", text.replace("\n", " "))
+    return re.sub(r"([\\|*_`<>\[\]~])", r"\\\1", " ".join(text.split()))
 
 
 def render_markdown(table: Table, *, caption: str, warnings: Sequence[str]) -> str:
@@ -65,54 +69,73 @@ def render_markdown(table: Table, *, caption: str, warnings: Sequence[str]) -> s
             }
         )
         previous = column.group
-    rows = [[escape_markdown(row.title), *(_markdown_cell(cell, table) for cell in row.cells)] for row in table.rows]
     return _template("table.md.j2").render(
-        title=escape_markdown(table.spec.title),
+        title=escape_markdown(table.heading),
         caption=escape_markdown(caption),
         columns=headings,
-        rows=rows,
+        rows=[[escape_markdown(row.title), *map(_markdown_cell, row.cells)] for row in table.rows],
         warnings=[escape_markdown(warning) for warning in warnings],
     )
 
 
 def render_tex(table: Table, *, caption: str, warnings: Sequence[str]) -> str:
-    """A ``table`` environment with booktabs rules."""
+    """A ``table`` environment with booktabs rules; numbers are aligned by siunitx, what follows them is left of it."""
     spans: list[dict[str, Any]] = [{"title": "", "width": 1, "first": 1, "last": 1}]
     for group, members in groupby(table.columns, key=lambda column: column.group):
-        width = len(list(members))
+        width = 2 * len(list(members))
         first = spans[-1]["last"] + 1
         spans.append({"title": escape_tex(group), "width": width, "first": first, "last": first + width - 1})
-    rows = [[escape_tex(row.title), *(_tex_cell(cell, table) for cell in row.cells)] for row in table.rows]
     return _template("table.tex.j2").render(
         caption=escape_tex(caption),
         label=table.name.replace("_", "-"),
-        columns=[{"title": "Method"}, *({"title": escape_tex(column.title)} for column in table.columns)],
+        formats=[_table_format([row.cells[index] for row in table.rows]) for index in range(len(table.columns))],
+        columns=[escape_tex(column.title) for column in table.columns],
         spans=spans if any(span["title"] for span in spans) else [],
-        rows=rows,
+        rows=[[escape_tex(row.title), *(part for cell in row.cells for part in _tex_cell(cell))] for row in table.rows],
         warnings=[escape_tex(warning) for warning in warnings],
     )
 
 
-def _markdown_cell(cell: Cell, table: Table) -> str:
-    text = cell.printed_mean()
+def render_markdown_figure(figure: Figure, *, image: str) -> str:
+    """One Markdown section: heading, picture with its text, caption."""
+    alternative = escape_markdown(figure.description)
+    return f"## {escape_markdown(figure.title)}\n\n![{alternative}]({image})\n\n{escape_markdown(figure.caption)}\n"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = escape_markdown(cell.printed_mean())
     if cell.mark == "best":
         text = f"**{text}**"
     elif cell.mark == "second":
         text = f"*{text}*"
-    std = cell.printed_std() if table.spec.show_std else ""
-    return f"{text} ± {std}" if std else text
+    spread = cell.printed_spread()
+    return text + (f" ± {spread}" if spread else "") + escape_markdown(cell.printed_marks())
 
 
-def _tex_cell(cell: Cell, table: Table) -> str:
-    text = cell.printed_mean().replace("–", "--")
-    if text.startswith("-") and text != "--":
-        text = f"${text}$"
-    if cell.mark == "best":
-        text = rf"\textbf{{{text}}}"
-    elif cell.mark == "second":
-        text = rf"\textit{{{text}}}"
-    std = cell.printed_std() if table.spec.show_std else ""
-    return rf"{text} {{\scriptsize$\pm$\,{std}}}" if std else text
+def _tex_cell(cell: Cell) -> tuple[str, str]:
+    """The number for its S column, and spread and marks for the column after it."""
+    text = cell.printed_mean()
+    # siunitx takes whatever stands in braces as it is.
+    text = text if _is_number(text) else "{" + escape_tex(text) + "}"
+    if cell.mark:
+        text = (r"\bfseries " if cell.mark == "best" else r"\itshape ") + text
+    spread = cell.printed_spread()
+    after = rf"{{\scriptsize$\pm$\,{spread}}}" if spread else ""
+    marks = cell.stars + (r"\dagger" if cell.doubt else "")
+    return text, after + (f"$^{{{marks}}}$" if marks else "")
+
+
+def _table_format(cells: Sequence[Cell]) -> str:
+    """Siunitx's ``table-format``: sign, digits before and after the point, of the widest cell."""
+    texts = [text for cell in cells if _is_number(text := cell.printed_mean())]
+    whole = max((len(text.lstrip("+-").partition(".")[0]) for text in texts), default=1)
+    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
+    sign = "+" if any(text[0] in "+-" for text in texts) else ""
+    return f"{sign}{whole}.{decimals}"
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", text) is not None
 
 
 def _template(name: str) -> jinja2.Template:

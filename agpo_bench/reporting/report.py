@@ -2,140 +2,238 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from agpo_bench.data.benchmarks import load_task
 from agpo_bench.files import write_whole
-from agpo_bench.reporting.captions import table_caption, training_sentences
+from agpo_bench.reporting import tidy
+from agpo_bench.reporting.against_paper import comparison_caption, minus_paper, published
+from agpo_bench.reporting.captions import table_caption, tasks_of, uses_draws
 from agpo_bench.reporting.collect import Collection, collect
-from agpo_bench.reporting.render import render_markdown, render_tex
-from agpo_bench.reporting.spec import AccuracyColumns, FigureSpec, TableSpec, load_spec, spec_names
-from agpo_bench.reporting.tables import Table, fill
-from agpo_bench.reporting.validators import warnings
+from agpo_bench.reporting.figure_data import Figure, curve_figure, heatmap_figure, metrics_figure
+from agpo_bench.reporting.fill import fill
+from agpo_bench.reporting.page import Section, render_page
+from agpo_bench.reporting.render import render_markdown, render_markdown_figure, render_tex
+from agpo_bench.reporting.spec import (
+    AccuracyColumns,
+    AnySpec,
+    CurveSpec,
+    FamilyColumns,
+    FigureSpec,
+    HeatmapSpec,
+    TableSpec,
+    load_spec,
+    spec_names,
+)
+from agpo_bench.reporting.tables import Table
+from agpo_bench.reporting.validators import impossible_means, mismatches, warnings
 
-FORMATS = ("md", "tex")
+FORMATS = ("md", "tex", "html", "csv")
+_FIRST = ("main_results", "intervals", "pairwise", "paired_items", "throughput", "cross_family")
+"""Specs printed first; the rest follow by name, tables before figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was written, and the first table for the screen."""
+    """What was written, and the sections for the screen."""
 
     files: tuple[Path, ...]
-    tables: tuple[Table, ...]
-    captions: tuple[str, ...]
-    warnings: tuple[str, ...]
+    """The file to open first stands first."""
+    sections: tuple[Section, ...]
+    not_printed: dict[str, str]
+    """Specs that do not apply to these runs, and why."""
 
     @property
     def main_file(self) -> Path:
         """The file to open first."""
         return self.files[0]
 
+    @property
+    def tables(self) -> tuple[Section, ...]:
+        """Sections that hold a table."""
+        return tuple(section for section in self.sections if section.table is not None)
 
-def build_report(runs: Path, *, out: Path, formats: Sequence[str] = ("md", "tex"), specs: Sequence[str] = ()) -> Report:
-    """Fill the named specs (all by default) from ``runs`` and write them into ``out``.
 
-    ``report.md`` holds all tables and figures; each table also has a ``.tex`` file, and ``cells.csv`` traces every
+@dataclass(kw_only=True)
+class _Builder:
+    collections: tuple[Collection, ...]
+    allow_mixed: bool
+    compare: Literal["paper"] | None
+    sections: list[Section] = field(default_factory=list)
+    not_printed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, spec: AnySpec) -> None:
+        """Every section of one spec: one a model, or one over all models."""
+        stem = Path(name).stem
+        if isinstance(spec, TableSpec) and any(isinstance(column, FamilyColumns) for column in spec.columns):
+            if len(self.collections) < 2:
+                self.not_printed[spec.title] = f"all runs started from one model ({self.collections[0].model})"
+                return
+            self._add_table(stem, spec, self.collections)
+            return
+        for number, collection in enumerate(self.collections):
+            suffix = f"_{number + 1}" if len(self.collections) > 1 else ""
+            if isinstance(spec, TableSpec):
+                self._add_table(stem + suffix, spec, (collection,))
+            else:
+                self._add_figure(stem + suffix, spec, collection)
+
+    def _add_table(self, name: str, spec: TableSpec, collections: tuple[Collection, ...]) -> None:
+        tasks = [t for t in tasks_of(spec) if any(key[2] == t for c in collections for key in c.evaluated)]
+        reason = _missing(spec, collections[0], tasks)
+        if reason:
+            self.not_printed.setdefault(spec.title, reason)
+            return
+        mixed = [m for c in collections for m in mismatches(c, tasks, uses_draws=uses_draws(spec))]
+        if mixed and not self.allow_mixed:
+            raise ValueError(
+                f"{spec.title} would mix what does not compare: {' '.join(mixed)} Pass --runs with one experiment, "
+                "evaluate again, or pass --allow-mixed to print it with a note"
+            )
+        table = fill(name, spec, collections, task_titles=lambda task: load_task(task).title)
+        if not any(cell.mean is not None or cell.text for row in table.rows for cell in row.cells):
+            notes = sorted({cell.note for row in table.rows for cell in row.cells if cell.note})
+            self.not_printed.setdefault(spec.title, "; ".join(notes[:2]) or "no row has a number")
+            return
+        title = spec.title + self._family(collections)
+        caption = table_caption(table, collections, tasks, mixed=mixed)
+        remarks = [*impossible_means(table), *(w for c in collections for w in warnings(c, tasks))]
+        self.sections.append(
+            Section(anchor=name, title=title, caption=caption, warnings=tuple(dict.fromkeys(remarks)), table=table)
+        )
+        if self.compare == "paper" and spec.paper is not None:
+            self._compare(table, spec.paper, collections)
+
+    def _compare(self, table: Table, paper_name: str, collections: tuple[Collection, ...]) -> None:
+        paper = published(paper_name)
+        difference = minus_paper(table, paper)
+        if difference is None:
+            self.not_printed.setdefault(f"{table.heading} against {paper.source}", "no method and column in common")
+            return
+        caption = comparison_caption(difference, paper, collections)
+        self.sections.append(
+            Section(
+                anchor=difference.name,
+                title=difference.heading + self._family(collections),
+                caption=caption,
+                table=difference,
+                is_against_paper=True,
+            )
+        )
+
+    def _add_figure(self, name: str, spec: FigureSpec | CurveSpec | HeatmapSpec, collection: Collection) -> None:
+        figure: Figure | None
+        if isinstance(spec, FigureSpec):
+            figure, reason = metrics_figure(name, spec, collection), "no run logged any of its metrics"
+        elif isinstance(spec, CurveSpec):
+            figure, reason = curve_figure(name, spec, collection), "no result has sampled draws (evaluate with --maj)"
+        else:
+            figure = heatmap_figure(name, spec, collection)
+            reason = f"it needs the samples of {spec.baseline} and of another method on at least {spec.bins} items"
+        if figure is None:
+            self.not_printed.setdefault(spec.title, reason)
+            return
+        title = spec.title + self._family((collection,))
+        self.sections.append(Section(anchor=name, title=title, caption=figure.caption, figure=figure))
+
+    def _family(self, collections: tuple[Collection, ...]) -> str:
+        return f" ({collections[0].model})" if len(self.collections) > 1 and len(collections) == 1 else ""
+
+
+def build_report(
+    runs: Path,
+    *,
+    out: Path,
+    formats: Sequence[str] = FORMATS,
+    specs: Sequence[str] = (),
+    compare: Literal["paper"] | None = None,
+    allow_mixed: bool = False,
+) -> Report:
+    """Fill the named specs (all that ship, by default) from ``runs`` and write them into ``out``.
+
+    ``md``: ``report.md`` with PNG figures; ``tex``: one file a table, PDF figures; ``html``: ``report.html``, one file
+    for all; ``csv``: ``scores`` and ``curves`` as tidy CSV and Parquet. ``cells.csv``, always written, traces every
     printed number to the files it was read from.
     """
     unknown = [name for name in formats if name not in FORMATS]
-    if unknown:
-        raise ValueError(f"no report format {unknown[0]!r}; there are {', '.join(FORMATS)}")
-    collection = collect(runs)
-    out.mkdir(parents=True, exist_ok=True)
-    sections: list[str] = []
+    if unknown or not formats:
+        raise ValueError(f"no report format {unknown[0] if unknown else ''!r}; there are {', '.join(FORMATS)}")
+    loaded = {name: load_spec(name) for name in specs or printing_order()}  # a wrong spec is told before any reading
+    builder = _Builder(collections=collect(runs), allow_mixed=allow_mixed, compare=compare)
+    for name, spec in loaded.items():
+        builder.add(name, spec)
+    sections = builder.sections
     files: list[Path] = []
-    tables: list[tuple[Table, str]] = []
-    all_warnings: list[str] = []
-    for name in specs or _printing_order():
-        spec = load_spec(name)
-        stem = Path(name).stem
-        if isinstance(spec, FigureSpec):
-            drawn = _draw(spec, collection, out / stem)
-            files += drawn
-            if drawn:
-                sections.append(f"## {spec.title}\n\n![{spec.title}]({drawn[0].name})\n")
-            continue
-        if not _applies(spec, collection):
-            continue
-        table = fill(stem, spec, collection, task_titles=_task_title)
-        if not table.rows:
-            continue
-        tasks = [t for column in spec.columns if isinstance(column, AccuracyColumns) for t in column.tasks]
-        present = [task for task in tasks if any(key[2] == task for key in collection.evaluated)]
-        caption = table_caption(spec, collection, present)
-        remarks = warnings(collection, present)
-        all_warnings += [remark for remark in remarks if remark not in all_warnings]
-        sections.append(render_markdown(table, caption=caption, warnings=remarks))
-        tables.append((table, caption))
-        if "tex" in formats:
-            files.append(_write(out / f"{stem}.tex", render_tex(table, caption=caption, warnings=remarks)))
+    if "html" in formats:
+        page = render_page(sections, builder.collections, not_printed=builder.not_printed)
+        files.append(_write(out / "report.html", page))
     if "md" in formats:
-        text = "# agpo-bench report\n\n" + "\n".join(sections)
-        text += "\nEvery number is traced to its files in [cells.csv](cells.csv).\n"
-        files.insert(0, _write(out / "report.md", text))
-    files.append(_write(out / "cells.csv", _trace([table for table, _ in tables], collection)))
-    return Report(
-        files=tuple(files),
-        tables=tuple(table for table, _ in tables),
-        captions=tuple(caption for _, caption in tables),
-        warnings=tuple(all_warnings),
-    )
+        files.append(_write(out / "report.md", _markdown(sections, builder.not_printed)))
+    if {"md", "tex"} & set(formats):
+        files += _draw(sections, out)
+    if "tex" in formats:
+        for section in sections:
+            if section.table is not None:
+                text = render_tex(section.table, caption=section.caption, warnings=section.warnings)
+                files.append(_write(out / f"{section.anchor}.tex", text))
+    if "csv" in formats:
+        figures = [section.figure for section in sections if section.figure is not None]
+        files += tidy.write_tables(out, scores=tidy.scores(builder.collections), curves=tidy.curves(figures))
+    tables = [section.table for section in sections if section.table is not None]
+    files.append(_write(out / "cells.csv", tidy.trace(tables, runs)))
+    return Report(files=tuple(files), sections=tuple(sections), not_printed=builder.not_printed)
 
 
-def _printing_order() -> list[str]:
-    names = spec_names()
-    return sorted(names, key=lambda name: (name != "main_results", isinstance(load_spec(name), FigureSpec), name))
+def printing_order() -> list[str]:
+    """Specs that ship, the main results first, tables before figures."""
+    rank = {name: index for index, name in enumerate(_FIRST)}
+
+    def key(name: str) -> tuple[bool, int, str]:
+        return not isinstance(load_spec(name), TableSpec), rank.get(name, len(rank)), name
+
+    return sorted(spec_names(), key=key)
 
 
-def _applies(spec: TableSpec, collection: Collection) -> bool:
-    """A table of differences needs its baseline; a table of named methods needs two of them."""
+def _missing(spec: TableSpec, collection: Collection, tasks: Sequence[str]) -> str:
+    """Why a table does not apply to these runs; empty when it does."""
     ran = collection.methods
     if spec.difference_to is not None and spec.difference_to not in ran:
-        return False
-    return not spec.only_named or sum(method in ran for method in spec.methods) > 1
+        return f"{spec.difference_to} was not run"
+    if spec.comparisons and not any(c.method in ran and c.minus in ran for c in spec.comparisons):
+        return "none of its pairs of methods was run"
+    named = [method for method in spec.methods if method in ran]
+    if spec.only_named and len(named) < 2:
+        return f"fewer than two of its methods were run ({', '.join(m for m in spec.methods if m not in ran)} missing)"
+    if any(isinstance(column, AccuracyColumns) for column in spec.columns) and not tasks:
+        return "none of its benchmarks was evaluated"
+    return ""
 
 
-def _task_title(task: str) -> str:
-    return load_task(task).title
+def _markdown(sections: Sequence[Section], not_printed: dict[str, str]) -> str:
+    parts = ["# agpo-bench report\n"]
+    for section in sections:
+        if section.table is not None:
+            parts.append(render_markdown(section.table, caption=section.caption, warnings=section.warnings))
+        elif section.figure is not None:
+            parts.append(render_markdown_figure(section.figure, image=f"{section.anchor}.png"))
+    if not_printed:
+        reasons = "\n".join(f"- {title}, because {reason}." for title, reason in sorted(not_printed.items()))
+        parts.append(f"## Not printed\n\n{reasons}\n")
+    parts.append("Every number is traced to its files in [cells.csv](cells.csv).\n")
+    return "\n".join(parts)
 
 
-def _draw(spec: FigureSpec, collection: Collection, out: Path) -> list[Path]:
+def _draw(sections: Sequence[Section], out: Path) -> list[Path]:
+    figures = [(section.anchor, section.figure) for section in sections if section.figure is not None]
+    if not figures:
+        return []
     from agpo_bench.reporting.figures import draw  # matplotlib is slow to import
 
-    sources = sorted({one.result.data_source for one in collection.evaluated.values()})
-    caption = " ".join([f"Data: {', '.join(sources)}.", *training_sentences(collection)])
-    return draw(spec, collection, caption=caption, out=out)
-
-
-def _trace(tables: Sequence[Table], collection: Collection) -> str:
-    """CSV: table, row, column, printed, exact mean, per-seed values, files."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["table", "method", "seeds", "column", "printed", "mean", "per_seed", "files", "note"])
-    relative: Callable[[Path], str] = lambda path: os.path.relpath(path, collection.root)  # noqa: E731
-    for table in tables:
-        for row in table.rows:
-            for column, cell in zip(table.columns, row.cells, strict=True):
-                writer.writerow(
-                    [
-                        table.name,
-                        row.method,
-                        " ".join(map(str, row.seeds)),
-                        column.title,
-                        cell.printed_mean() + (f" ± {cell.printed_std()}" if cell.printed_std() else ""),
-                        "" if cell.mean is None else repr(float(cell.mean)),
-                        json.dumps([float(value) for value in cell.per_seed]),
-                        " ".join(relative(path) for path in cell.files),
-                        cell.note,
-                    ]
-                )
-    return buffer.getvalue()
+    out.mkdir(parents=True, exist_ok=True)
+    return [file for anchor, figure in figures for file in draw(figure, out / anchor)]
 
 
 def _write(path: Path, text: str) -> Path:

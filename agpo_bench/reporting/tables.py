@@ -1,22 +1,19 @@
-"""Fill a table's cells from collected results. Means are exact fractions; deviations are float64 with ddof 1."""
+"""What a filled table is: cells with exact means, their spread, marks and doubts. Deviations: float64, ddof 1."""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from agpo_bench import paths
-from agpo_bench.reporting.collect import Collection, Evaluated
 from agpo_bench.reporting.rounding import round_half_up
-from agpo_bench.reporting.run_statistics import run_statistic
-from agpo_bench.reporting.spec import AccuracyColumns, AverageColumn, RunColumn, TableSpec
+from agpo_bench.reporting.significance import Interval, student_interval
+from agpo_bench.reporting.spec import Better, TableSpec
 
 Mark = Literal["best", "second", ""]
+DASH = "–"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,52 +23,103 @@ class Column:
     title: str
     group: str
     decimals: int
-    better: Literal["higher", "lower", "neither"]
+    better: Better
+    task: str | None = None
+    """The task whose greedy score the column prints; ``average`` for their mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One number of a table and where it comes from."""
 
-    per_seed: tuple[Fraction, ...]
+    per_seed: tuple[Fraction, ...] = ()
     """One value a seed, unrounded (accuracies in percent); empty when there is nothing to print."""
-    files: tuple[Path, ...]
-    decimals: int
+    files: tuple[Path, ...] = ()
+    decimals: int = 1
+    text: str | None = None
+    """Printed instead of a number."""
+    num_items: int | None = None
+    """Items scored 0/1 behind each value; None where the mean can be anything."""
+    baseline: Cell | None = None
+    """When set, the printed mean is this cell's minus the baseline's."""
+    is_relative: bool = False
+    """Print 100 (value / baseline - 1) instead of the difference."""
+    spread: Literal["std", "ci95", "none"] = "none"
     mark: Mark = ""
-    difference_to: Fraction | None = None
-    """When set, the printed mean is the row's mean minus this."""
+    p_value: float | None = None
+    """Of the difference to ``baseline``, adjusted by Holm over the table."""
+    stars: str = ""
+    doubt: str = ""
+    """Why a claim this cell makes (best of its column, a starred difference) is not safe."""
     note: str = ""
     """Why the cell is empty."""
 
     @property
+    def value(self) -> Fraction | None:
+        """Exact mean over seeds."""
+        return sum(self.per_seed, Fraction(0)) / len(self.per_seed) if self.per_seed else None
+
+    @property
     def mean(self) -> Fraction | None:
-        """Exact mean over seeds, less ``difference_to``."""
-        if not self.per_seed:
+        """What is printed, unrounded: the mean, less the baseline's."""
+        if self.value is None or self.baseline is None:
+            return self.value
+        if self.baseline.value is None or (self.is_relative and not self.baseline.value):
             return None
-        return sum(self.per_seed, Fraction(0)) / len(self.per_seed) - (self.difference_to or 0)
+        if self.is_relative:
+            return 100 * (self.value / self.baseline.value - 1)
+        return self.value - self.baseline.value
 
     @property
     def std(self) -> float | None:
         """Sample standard deviation over seeds (ddof 1); None for fewer than two."""
         return statistics.stdev(map(float, self.per_seed)) if len(self.per_seed) > 1 else None
 
+    @property
+    def interval(self) -> Interval | None:
+        """Student-t 95 % interval of the mean over seeds; None for fewer than two."""
+        return student_interval([float(value) for value in self.per_seed])
+
+    @property
+    def all_files(self) -> tuple[Path, ...]:
+        """Files of both sides of a difference."""
+        return self.files + (self.baseline.files if self.baseline else ())
+
     def printed_mean(self) -> str:
         """The mean at printed precision, or a dash."""
+        if self.text is not None:
+            return self.text
         if self.mean is None:
-            return "–"
+            return DASH
         text = round_half_up(self.mean, self.decimals)
-        return f"+{text}" if self.difference_to is not None and self.mean > 0 and float(text) > 0 else text
+        return f"+{text}" if self.baseline is not None and Fraction(text) > 0 else text
 
-    def printed_std(self) -> str:
-        """The deviation at printed precision, or nothing."""
-        return "" if self.std is None else round_half_up(self.std, self.decimals)
+    def printed_spread(self) -> str:
+        """The deviation or the interval's half-width at printed precision, or nothing; a difference has none."""
+        if self.baseline is not None or self.mean is None:
+            return ""
+        if self.spread == "std" and self.std is not None:
+            return round_half_up(self.std, self.decimals)
+        if self.spread == "ci95" and self.interval is not None:
+            return round_half_up((self.interval.high - self.interval.low) / 2, self.decimals)
+        return ""
+
+    def printed_marks(self) -> str:
+        """Stars, and a dagger where a claim is not safe."""
+        return self.stars + ("†" if self.doubt else "")
+
+    def printed(self) -> str:
+        """All of it as plain text."""
+        spread = self.printed_spread()
+        return self.printed_mean() + (f" ± {spread}" if spread else "") + self.printed_marks()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One method."""
+    """One method, or one method minus another."""
 
     method: str
+    minus: str | None = None
     title: str
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
@@ -85,144 +133,25 @@ class Table:
     spec: TableSpec
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    title: str = ""
+    """Overrides the spec's."""
 
+    @property
+    def heading(self) -> str:
+        """The title to print."""
+        return self.title or self.spec.title
 
-def fill(name: str, spec: TableSpec, collection: Collection, *, task_titles: Callable[[str], str]) -> Table:
-    """Compute every cell of ``spec`` from ``collection``."""
-    columns = _columns(spec, task_titles)
-    rows = [_row(spec, collection, method) for method in _row_methods(spec, collection)]
-    if spec.difference_to is not None:
-        rows = _differences(rows, spec.difference_to)
-    return Table(name=name, spec=spec, columns=columns, rows=tuple(_marked(rows, columns)))
+    @property
+    def has_marks(self) -> bool:
+        """Whether any cell is marked best."""
+        return any(cell.mark for row in self.rows for cell in row.cells)
 
+    @property
+    def has_spread(self) -> bool:
+        """Whether any cell prints one."""
+        return any(cell.printed_spread() for row in self.rows for cell in row.cells)
 
-def _columns(spec: TableSpec, task_titles: Callable[[str], str]) -> tuple[Column, ...]:
-    columns: list[Column] = []
-    for part in spec.columns:
-        match part:
-            case AccuracyColumns():
-                columns += [
-                    Column(title=task_titles(task), group=part.group, decimals=spec.decimals, better="higher")
-                    for task in part.tasks
-                ]
-            case AverageColumn():
-                columns.append(Column(title=part.title, group="", decimals=spec.decimals, better="higher"))
-            case RunColumn():
-                columns.append(Column(title=part.title, group="", decimals=part.decimals, better=part.better))
-    return tuple(columns)
-
-
-def _row_methods(spec: TableSpec, collection: Collection) -> list[str]:
-    ran = collection.methods
-    named = [method for method in spec.methods if method in ran]
-    others = [] if spec.only_named else [method for method in ran if method not in spec.methods]
-    has_initial = any(method == paths.INITIAL_MODEL for method, _, _ in collection.evaluated)
-    initial = [paths.INITIAL_MODEL] if spec.initial_row and has_initial else []
-    return initial + named + others
-
-
-def _row(spec: TableSpec, collection: Collection, method: str) -> Row:
-    seeds: list[int | None] = [None] if method == paths.INITIAL_MODEL else list(collection.seeds(method))
-    cells: list[Cell] = []
-    for part in spec.columns:
-        match part:
-            case AccuracyColumns():
-                cells += [_accuracy(collection, method, seeds, task, spec.decimals) for task in part.tasks]
-            case AverageColumn():
-                tasks = [task for other in spec.columns if isinstance(other, AccuracyColumns) for task in other.tasks]
-                cells.append(_average(collection, method, seeds, tasks, spec.decimals))
-            case RunColumn():
-                cells.append(_of_runs(collection, method, part))
-    known_seeds = tuple(seed for seed in seeds if seed is not None)
-    return Row(method=method, title=collection.title(method), seeds=known_seeds, cells=tuple(cells))
-
-
-def accuracy_percent(evaluated: Evaluated) -> Fraction:
-    """Mean score in percent, exact: infrastructure failures leave numerator and denominator."""
-    result = evaluated.result
-    scored = result.num_items - result.error_count
-    # A pass rate is a float; limit_denominator undoes the binary expansion of sums of k/n.
-    return 100 * Fraction(result.score_sum).limit_denominator(10**9) / scored
-
-
-def _usable(evaluated: Evaluated | None) -> bool:
-    return evaluated is not None and evaluated.result.is_complete and evaluated.result.accuracy is not None
-
-
-def _accuracy(collection: Collection, method: str, seeds: Sequence[int | None], task: str, decimals: int) -> Cell:
-    found = [collection.evaluated.get((method, seed, task)) for seed in seeds]
-    if not found or not all(_usable(one) for one in found):
-        missing = [str(seed) for seed, one in zip(seeds, found, strict=True) if not _usable(one)]
-        note = "not evaluated" if len(missing) == len(seeds) else f"incomplete for seed {', '.join(missing)}"
-        return Cell(per_seed=(), files=(), decimals=decimals, note=note)
-    present = [one for one in found if one is not None]
-    return Cell(
-        per_seed=tuple(accuracy_percent(one) for one in present),
-        files=tuple(one.file for one in present),
-        decimals=decimals,
-    )
-
-
-def _average(
-    collection: Collection, method: str, seeds: Sequence[int | None], tasks: Sequence[str], decimals: int
-) -> Cell:
-    parts = [_accuracy(collection, method, seeds, task, decimals) for task in tasks]
-    if not parts or any(not cell.per_seed for cell in parts):
-        return Cell(per_seed=(), files=(), decimals=decimals, note="a column is missing")
-    per_seed = tuple(sum(values, Fraction(0)) / len(parts) for values in zip(*(c.per_seed for c in parts), strict=True))
-    return Cell(per_seed=per_seed, files=tuple(f for c in parts for f in c.files), decimals=decimals)
-
-
-def _of_runs(collection: Collection, method: str, column: RunColumn) -> Cell:
-    values: list[Fraction] = []
-    files: list[Path] = []
-    for run in collection.runs:
-        if run.method != method:
-            continue
-        statistic = run_statistic(column.statistic, run)
-        if statistic is None or not math.isfinite(statistic.value):
-            return Cell(per_seed=(), files=(), decimals=column.decimals, note="not defined for these runs")
-        values.append(Fraction(statistic.value))
-        files.append(statistic.file)
-    return Cell(per_seed=tuple(values), files=tuple(files), decimals=column.decimals)
-
-
-def _differences(rows: Sequence[Row], baseline: str) -> list[Row]:
-    base = next((row for row in rows if row.method == baseline), None)
-    if base is None:
-        return []
-    return [
-        replace(
-            row,
-            cells=tuple(
-                replace(cell, difference_to=other.mean)
-                if other.mean is not None
-                else Cell(per_seed=(), files=(), decimals=cell.decimals, note="nothing to compare with")
-                for cell, other in zip(row.cells, base.cells, strict=True)
-            ),
-        )
-        for row in rows
-        if row.method != baseline
-    ]
-
-
-def _marked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
-    """Mark best and second best of each column at printed precision; ties share a mark, two firsts leave no second."""
-    marks: list[list[Mark]] = [["" for _ in columns] for _ in rows]
-    for index, column in enumerate(columns):
-        if column.better == "neither":
-            continue
-        printed = [
-            round_half_up(row.cells[index].mean or 0, column.decimals) if row.cells[index].mean is not None else None
-            for row in rows
-        ]
-        ranked = sorted((float(text) for text in printed if text is not None), reverse=column.better == "higher")
-        if len(set(ranked)) < 2:
-            continue
-        for row_index, text in enumerate(printed):
-            if text is not None and float(text) in ranked[:2]:
-                marks[row_index][index] = "best" if float(text) == ranked[0] else "second"
-    return [
-        replace(row, cells=tuple(replace(cell, mark=mark) for cell, mark in zip(row.cells, row_marks, strict=True)))
-        for row, row_marks in zip(rows, marks, strict=True)
-    ]
+    @property
+    def doubts(self) -> list[str]:
+        """Reasons behind the daggers."""
+        return sorted({cell.doubt for row in self.rows for cell in row.cells if cell.doubt})

@@ -1,13 +1,20 @@
-"""What a reader must know before trusting a table: printed under it, every time."""
+"""What a reader must know before trusting a table: printed under it, every time.
+
+*Mismatches* make rows incomparable; a report refuses them unless told to. *Remarks* limit what can be concluded.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from agpo_bench import paths
+from agpo_bench.data.benchmarks import load_task
 from agpo_bench.evaluation.results import EvalResult
 from agpo_bench.reporting.collect import Collection
+from agpo_bench.reporting.significance import grim
+from agpo_bench.reporting.tables import Table
 
 MAX_TRUNCATION_RATE = 0.05
 MIN_PARSE_RATE = 0.9
@@ -15,51 +22,139 @@ MIN_SEEDS = 3
 MAX_BUDGET_SPREAD = 0.02
 """Largest relative difference of tokens used between runs of one table that passes without a remark."""
 
+_MUST_AGREE = (
+    ("data_source", "data sources"),
+    ("data_checksum", "versions of the data"),
+    ("split", "splits"),
+    ("num_items", "numbers of items"),
+    ("limit", "item limits"),
+    ("protocol_version", "protocol versions"),
+    ("task_version", "versions of the task"),
+    ("grading_mode", "grading rules"),
+    ("num_few_shot", "few-shot settings"),
+    ("few_shot_source", "few-shot sources"),
+    ("max_new_tokens", "length limits"),
+)
+_DRAWS_MUST_AGREE = (
+    ("num_draws", "numbers of draws"),
+    ("temperature", "temperatures of the draws"),
+    ("top_p", "nucleus masses of the draws"),
+)
+_MAY_DIFFER = {
+    *("seed", "num_threads", "device", "micro_batch_tokens", "sampler_rows"),
+    *("checkpoint_every_steps", "keep_checkpoints", "monitor_rollouts", "track_reference_kl"),
+}
+"""Fields of a run's config that change speed, memory or what is logged, and not what is learnt."""
+
+
+def mismatches(collection: Collection, tasks: Sequence[str], *, uses_draws: bool) -> list[str]:
+    """What makes rows of one table incomparable; a report is refused for it."""
+    results = [one.result for (_, _, task), one in collection.evaluated.items() if task in tasks]
+    fields = (*_MUST_AGREE, *(_DRAWS_MUST_AGREE if uses_draws else ()))
+    return [*_mixed(results, fields), *_configs(collection), *_recipes(collection), *_wrong_model(collection)]
+
 
 def warnings(collection: Collection, tasks: Sequence[str]) -> list[str]:
     """Sentences about what limits the comparison, most serious first; empty when there is nothing to say."""
-    results = [one.result for (_, _, task), one in collection.evaluated.items() if task in tasks]
     return [
-        *_incomplete(collection, tasks),
-        *_mixed(results),
+        *_problems(collection, tasks),
+        *_impossible_sums(collection, tasks),
         *_budgets(collection),
         *_missing_initial(collection, tasks),
+        *_leaked(collection, tasks),
         *_seeds(collection),
+        *_not_evaluated(collection),
         *_rates(collection, tasks),
+        *_unchecked(collection, tasks),
+        *_commits(collection),
     ]
 
 
-def _incomplete(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
+def impossible_means(table: Table) -> list[str]:
+    """GRIM on what is printed: every mean must be one that its items and seeds can give."""
+    found = []
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            if cell.num_items is None or cell.baseline is not None or cell.mean is None:
+                continue
+            if not grim(cell.printed_mean(), num_items=cell.num_items, num_seeds=len(cell.per_seed)):
+                found.append(
+                    f"{row.title}, {column.title}: no mean of {len(cell.per_seed)} seeds over {cell.num_items:,} items "
+                    f"scored 0/1 rounds to {cell.printed_mean()}."
+                )
+    return found
+
+
+def _sorted(collection: Collection, tasks: Sequence[str]) -> list[tuple[str, str, Any]]:
+    """(where, task, Evaluated) of the tasks asked, in a fixed order."""
+    found = []
     for (method, seed, task), one in sorted(collection.evaluated.items(), key=lambda item: str(item[0])):
-        if task in tasks and not one.result.is_complete:
-            where = collection.title(method) + (f", seed {seed}" if seed is not None else "")
-            failed = one.result.error_count
-            yield f"{where}: {task} is incomplete ({failed} items failed to grade); no number is printed."
+        if task in tasks:
+            found.append((collection.title(method) + (f" seed {seed}" if seed is not None else ""), task, one))
+    return found
 
 
-def _mixed(results: Sequence[EvalResult]) -> Iterable[str]:
-    for field, words in (
-        ("data_source", "data sources"),
-        ("data_checksum", "versions of the data"),
-        ("num_items", "numbers of items"),
-        ("protocol_version", "protocol versions"),
-        ("grading_mode", "grading rules"),
-        ("num_few_shot", "few-shot settings"),
-        ("max_new_tokens", "length limits"),
-    ):
+def _problems(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
+    by_problem: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for where, task, one in _sorted(collection, tasks):
+        if one.problem:
+            by_problem[where, one.problem].append(task)
+    for (where, problem), found in by_problem.items():
+        yield f"{where} ({', '.join(found)}): {problem}; no number is printed."
+
+
+def _impossible_sums(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
+    """GRIM at the source: a sum of 0/1 scores is a whole number between 0 and the items."""
+    for where, task, one in _sorted(collection, tasks):
+        result = one.result
+        is_binary = load_task(task).grader.kind != "program"
+        if is_binary and not (result.score_sum.is_integer() and 0 <= result.score_sum <= result.num_items):
+            yield f"{where}, {task}: a score sum of {result.score_sum} cannot come from {result.num_items} 0/1 items."
+
+
+def _mixed(results: Sequence[EvalResult], fields: Sequence[tuple[str, str]]) -> Iterable[str]:
+    for field, words in fields:
         seen: dict[str, set[str]] = defaultdict(set)
         for result in results:
             seen[result.task].add(str(getattr(result, field)))
+        by_values: dict[str, list[str]] = defaultdict(list)
         for task, values in sorted(seen.items()):
             if len(values) > 1:
-                yield f"Column {task} mixes {words}: {', '.join(sorted(values))}. Its rows do not compare."
+                by_values[", ".join(sorted(values))].append(task)
+        for found, names in by_values.items():
+            yield f"Column {', '.join(names)} mixes {words}: {found}. Its rows do not compare."
     fingerprints = {r.model_fingerprint for r in results if r.method == paths.INITIAL_MODEL}
     if len(fingerprints) > 1:
         yield "The initial model's results come from different weights."
 
 
+def _configs(collection: Collection) -> Iterable[str]:
+    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for run in collection.runs:
+        for field, value in run.config.items():
+            if field not in _MAY_DIFFER:
+                values[field][str(value)].append(f"{run.method}/seed-{run.seed}")
+    for field, seen in sorted(values.items()):
+        if len(seen) > 1:
+            told = "; ".join(f"{value} ({runs[0]}{' …' if len(runs) > 1 else ''})" for value, runs in seen.items())
+            yield f"The runs were trained with different {field}: {told}."
+
+
+def _recipes(collection: Collection) -> Iterable[str]:
+    for method in sorted({run.method for run in collection.runs}):
+        recipes: list[Mapping[str, Any]] = [run.recipe for run in collection.runs_of(method)]
+        if any(recipe != recipes[0] for recipe in recipes):
+            yield f"The seeds of {collection.title(method)} were trained by different recipes."
+
+
+def _wrong_model(collection: Collection) -> Iterable[str]:
+    found = {run.provenance.get("model_sha256") for run in collection.runs} - {None}
+    if len(found) > 1:
+        yield "The runs started from different weights under one model name."
+
+
 def _budgets(collection: Collection) -> Iterable[str]:
-    used = {f"{run.method}/seed-{run.seed}": run.tokens_used for run in collection.runs}
+    used = {f"{run.method}/seed-{run.seed}": run.tokens_used for run in collection.runs if run.is_finished}
     if used and max(used.values()) - min(used.values()) > MAX_BUDGET_SPREAD * max(used.values()):
         least, most = min(used, key=lambda key: used[key]), max(used, key=lambda key: used[key])
         yield f"Unequal budgets: {least} used {used[least]:,} tokens, {most} used {used[most]:,}."
@@ -69,6 +164,12 @@ def _missing_initial(collection: Collection, tasks: Sequence[str]) -> Iterable[s
     missing = [task for task in tasks if (paths.INITIAL_MODEL, None, task) not in collection.evaluated]
     if missing:
         yield f"The initial model was not evaluated on {', '.join(missing)}: gains cannot be read off."
+
+
+def _leaked(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
+    leaked = {task: one.result.num_leaked for _, task, one in _sorted(collection, tasks) if one.result.num_leaked}
+    for task, count in leaked.items():
+        yield f"{task}: {count} items are shown with their solution among the few-shot examples."
 
 
 def _seeds(collection: Collection) -> Iterable[str]:
@@ -82,15 +183,35 @@ def _seeds(collection: Collection) -> Iterable[str]:
         )
 
 
+def _not_evaluated(collection: Collection) -> Iterable[str]:
+    evaluated = {(method, seed) for method, seed, _ in collection.evaluated}
+    missing = [f"{run.title} seed {run.seed}" for run in collection.runs if (run.method, run.seed) not in evaluated]
+    if missing:
+        yield f"Trained but not evaluated, so in no column of scores: {', '.join(sorted(missing))}."
+
+
 def _rates(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
     by_task: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (method, seed, task), one in sorted(collection.evaluated.items(), key=lambda item: str(item[0])):
-        where = collection.title(method) + (f" seed {seed}" if seed is not None else "")
-        if task in tasks and one.result.truncation_rate > MAX_TRUNCATION_RATE:
+    for where, task, one in _sorted(collection, tasks):
+        if one.result.truncation_rate > MAX_TRUNCATION_RATE:
             by_task[task, "cut by the length limit"].append(f"{where} {100 * one.result.truncation_rate:.0f} %")
         parse_rate = one.result.parse_rate
-        if task in tasks and parse_rate is not None and parse_rate < MIN_PARSE_RATE:
+        if parse_rate is not None and parse_rate < MIN_PARSE_RATE:
             by_task[task, "without a readable answer"].append(f"{where} {100 * (1 - parse_rate):.0f} %")
     for (task, what), places in by_task.items():
         shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
         yield f"{task}: many responses {what} ({shown})."
+
+
+def _unchecked(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
+    found = _sorted(collection, tasks)
+    missing = sum(one.scores is None for _, _, one in found)
+    if missing:
+        yield f"{missing} of {len(found)} results have no samples beside them: their means could not be recomputed."
+
+
+def _commits(collection: Collection) -> Iterable[str]:
+    commits = {str(run.provenance.get("git_commit"))[:12] for run in collection.runs if run.provenance}
+    commits |= {str(one.result.git_commit)[:12] for one in collection.evaluated.values() if one.result.git_commit}
+    if len(commits - {"None"}) > 1:
+        yield f"Made by different versions of the code: commits {', '.join(sorted(commits))}."

@@ -9,7 +9,7 @@ import pytest
 
 from agpo_bench.evaluation.draws import DRAWS_FILE
 from agpo_bench.evaluation.evaluate import EvalOptions, evaluate_runs
-from agpo_bench.evaluation.results import EvalResult, Sample, read_result, read_samples
+from agpo_bench.evaluation.results import EvalResult, Sample, read_items, read_result, read_samples
 from agpo_bench.evaluation.table import format_table
 
 
@@ -185,6 +185,15 @@ def test_samples_carry_lm_evals_own_hashes(tmp_path: Path, random_model: Path, b
     assert [sample.prompt_hash for sample in samples] == [hash_string(prompt.text) for prompt in prompts]
     assert [sample.prompt_id for sample in samples] == [prompt.prompt_id for prompt in prompts]
     assert len({sample.doc_hash for sample in samples}) == len(samples)
+
+
+def test_the_items_stand_beside_their_samples(tmp_path: Path, random_model: Path, benchmark_folder: Path) -> None:
+    out = tmp_path / "out"
+    _, samples = _run(out, random_model, _options(benchmark_folder, maj=()))
+    items = list(read_items(out / "initial/eval/gsm8k/items.jsonl"))
+    assert [(item.doc_id, item.prompt_id) for item in items] == [(s.doc_id, s.prompt_id) for s in samples]
+    assert "What is 3 4 5" in items[3].prompt  # the fourth row of the folder, whose answer is 3 % 4
+    assert items[3].gold == "3"
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agpo_bench.reporting.collect import collect
+from agpo_bench.reporting.fill import fill
 from agpo_bench.reporting.render import escape_tex, render_markdown, render_tex
 from agpo_bench.reporting.report import build_report
 from agpo_bench.reporting.spec import TableSpec, load_spec, spec_names
-from agpo_bench.reporting.tables import fill
 from agpo_bench.reporting.validators import warnings
 
 RunWriter = Callable[..., Path]
@@ -37,6 +37,7 @@ def test_markdown_equals_the_golden_file(runs: Path) -> None:
     # By hand: GRPO gsm8k 50, 52, 54 -> 52.0 ± 2.0; AGPO 51.5, 52.5, 52 -> 52.0 ± 0.5: a tie, both best.
     # cmath: GRPO 60.5, 59.5, 60 -> 60.0 ± 0.5; AGPO 70, 65, 60 -> 65.0 ± 5.0.
     # Average by seed: GRPO 55.25, 55.75, 57 -> 56.0 ± 0.9; AGPO 60.75, 58.75, 56 -> 58.5 ± 2.4.
+    # Daggers: 65.0 ± 2.484 * 5.0 and 58.5 ± 2.484 * 2.4 reach into GRPO's intervals.
     table = fill("main_results", SPEC, collect(runs), task_titles=TITLES.__getitem__)
     text = render_markdown(table, caption="A caption.", warnings=["A warning."])
     assert text == (GOLDEN / "main_results.md").read_text(encoding="utf-8")
@@ -50,9 +51,9 @@ def test_latex_equals_the_golden_file(runs: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine; CI installs it")
 def test_every_table_compiles_with_pdflatex_without_a_warning(runs: Path, tmp_path: Path) -> None:
-    report = build_report(runs, out=tmp_path / "report")
+    report = build_report(runs, out=tmp_path / "report", formats=["tex"], compare="paper")
     inputs = "\n".join(rf"\input{{{file.name}}}" for file in report.files if file.suffix == ".tex")
-    packages = r"\usepackage[margin=1cm,landscape]{geometry}\usepackage{booktabs}"
+    packages = r"\usepackage[margin=1cm,landscape,a3paper]{geometry}\usepackage{booktabs,siunitx}"
     body = r"\documentclass{article}" + packages + r"\begin{document}\footnotesize " + inputs + r"\end{document}"
     (tmp_path / "report" / "main.tex").write_text(body, encoding="utf-8")
     for _ in range(2):  # the second pass resolves the labels
@@ -84,8 +85,8 @@ def test_one_seed_prints_no_deviation(tmp_path: Path, write_run: RunWriter) -> N
 
 def test_an_incomplete_result_prints_no_number(tmp_path: Path, write_run: RunWriter) -> None:
     write_run(tmp_path, "grpo", 42, {"gsm8k": 100}, is_complete=False, error_count=2)
-    collection = collect(tmp_path)
-    table = fill("t", SPEC, collection, task_titles=TITLES.__getitem__)
+    (collection,) = collect(tmp_path)
+    table = fill("t", SPEC, [collection], task_titles=TITLES.__getitem__)
     assert [cell.printed_mean() for cell in table.rows[0].cells] == ["–", "–", "–"]
     assert any("incomplete" in sentence for sentence in warnings(collection, ["gsm8k"]))
 
@@ -100,10 +101,10 @@ def test_differences_are_taken_before_rounding(runs: Path) -> None:
 
 def test_warnings_name_what_limits_the_comparison(tmp_path: Path, write_run: RunWriter) -> None:
     write_run(tmp_path, "grpo", 42, {"gsm8k": 100}, truncation_rate=0.2)
-    write_run(tmp_path, "agpo", 1337, {"gsm8k": 100}, data_source="hub openai/gsm8k", parse_rate=0.5)
-    text = "\n".join(warnings(collect(tmp_path), ["gsm8k"]))
-    assert "mixes data sources: embedded sample, hub openai/gsm8k" in text
+    write_run(tmp_path, "agpo", 1337, {"gsm8k": 100}, parse_rate=0.5, num_leaked=3)
+    text = "\n".join(warnings(collect(tmp_path)[0], ["gsm8k"]))
     assert "initial model was not evaluated on gsm8k" in text
+    assert "3 items are shown with their solution" in text
     assert "Fewer than 3 seeds for AGPO, GRPO" in text
     assert "different seeds" in text
     assert "length limit (GRPO seed 42 20 %)" in text
@@ -120,11 +121,14 @@ def test_every_cell_is_traced_to_files_that_exist(runs: Path, tmp_path: Path) ->
         assert all((runs / name).is_file() for name in row["files"].split())
 
 
-def test_the_report_names_the_data_source_and_ends_with_a_figure(runs: Path, tmp_path: Path) -> None:
-    report = build_report(runs, out=tmp_path / "report")
+def test_the_report_names_the_data_source_and_ends_with_figures(runs: Path, tmp_path: Path) -> None:
+    report = build_report(runs, out=tmp_path / "report", formats=["md"])
     text = report.main_file.read_text(encoding="utf-8")
     assert "embedded sample" in text
-    assert (tmp_path / "report" / "controllers.png").read_bytes().startswith(b"\x89PNG")
+    assert "![clip radius ε: GRPO from 0.2 to 0.15" in text
+    assert (tmp_path / "report" / "clip_and_kl.png").read_bytes().startswith(b"\x89PNG")
+    assert "- Cross-family results, because all runs started from one model (embedded)." in text
+    assert "- Maj@k, because no result has sampled draws" in text
 
 
 def test_building_a_report_twice_gives_the_same_bytes(runs: Path, tmp_path: Path) -> None:
@@ -134,7 +138,7 @@ def test_building_a_report_twice_gives_the_same_bytes(runs: Path, tmp_path: Path
 
 
 def test_every_spec_in_the_folder_loads() -> None:
-    assert {load_spec(name).kind for name in spec_names()} == {"table", "figure"}
+    assert {load_spec(name).kind for name in spec_names()} == {"table", "figure", "curve", "heatmap"}
 
 
 def test_a_wrong_spec_names_the_file_and_the_field(tmp_path: Path) -> None:
