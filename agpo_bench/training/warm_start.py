@@ -41,7 +41,7 @@ class WarmStartRecipe:
     """Peak; rises linearly over ``warmup_steps`` and falls to zero as a half cosine."""
     warmup_steps: int = 20
     weight_decay: float = 0.1
-    direct_share: float = 0.25
+    direct_share: float = 0.4
     """Share of demonstrations that state the answer at once, for problems of two steps or more."""
     direct_share_one_step: float = 0.5
     """The same for problems of one step, which people seldom work out in writing."""
@@ -110,6 +110,7 @@ def warm_start(
     try:
         model.save_pretrained(str(working))
         tokenizer.save_pretrained(str(working))
+        _name_tokenizer_class(working / "tokenizer_config.json")
         write_whole(working / MODEL_CARD, json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
         working.chmod(0o755)
         if out.exists():
@@ -118,6 +119,13 @@ def warm_start(
     finally:
         shutil.rmtree(working, ignore_errors=True)
     return card
+
+
+def _name_tokenizer_class(path: Path) -> None:
+    """Transformers 5 writes a class name that version 4 does not know; this one is known to both."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCausalLM:

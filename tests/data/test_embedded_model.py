@@ -5,6 +5,7 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agpo_bench.config import PRESETS
 from agpo_bench.data.embedded import embedded_items, embedded_model_directory
 from agpo_bench.data.embedded.items import FAMILIES
 from agpo_bench.data.embedded.tokenizer import build_tokenizer
@@ -14,21 +15,23 @@ from agpo_bench.training.model import load_model
 @pytest.mark.parametrize("task", FAMILIES)
 def test_every_text_comes_back_whole_from_the_shipped_tokenizer(task: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(embedded_model_directory()))
-    items = [*embedded_items(task, "test"), *embedded_items(task, "dev"), *embedded_items(task, "train", count=500)]
-    for text in [text for item in items for text in (item.prompt, item.direct, item.worked)]:
-        ids = tokenizer(text)["input_ids"]
-        assert tokenizer.unk_token_id not in ids
-        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    items = [*embedded_items(task, "test"), *embedded_items(task, "dev"), *embedded_items(task, "train", count=200)]
+    texts = [text for item in items for text in (item.prompt, item.direct, item.worked)]
+    ids = tokenizer(texts)["input_ids"]
+    assert tokenizer.unk_token_id not in {token for row in ids for token in row}
+    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == texts
 
 
 @pytest.mark.parametrize("task", FAMILIES)
 def test_a_response_starts_on_a_token_border_and_fits_the_presets_length(task: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(embedded_model_directory()))
-    for item in embedded_items(task, "train", count=500):
-        for response in item.solutions.values():
-            response_ids = tokenizer(response, add_special_tokens=False)["input_ids"]
-            assert tokenizer(item.prompt)["input_ids"] + response_ids == tokenizer(item.prompt + response)["input_ids"]
-            assert len(response_ids) + 1 <= 40
+    items = embedded_items(task, "train", count=300)
+    pairs = [(item.prompt, response) for item in items for response in item.solutions.values()]
+    prompt_ids = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
+    response_ids = tokenizer([response for _, response in pairs], add_special_tokens=False)["input_ids"]
+    joined_ids = tokenizer([prompt + response for prompt, response in pairs])["input_ids"]
+    assert [prompt + response for prompt, response in zip(prompt_ids, response_ids, strict=True)] == joined_ids
+    assert max(len(row) for row in response_ids) + 1 <= PRESETS["embedded"]["max_new_tokens"]
 
 
 def test_unknown_text_becomes_unknown_tokens_and_never_an_error() -> None:
