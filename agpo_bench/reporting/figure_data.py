@@ -121,11 +121,14 @@ def heatmap_figure(name: str, spec: HeatmapSpec, collection: Collection) -> Figu
         [[100 * np.mean([rates[m][ordered[i]] - base[ordered[i]] for i in part]) for m in methods] for part in bins]
     )
     labels = tuple(f"{100 * np.mean([difficulty[ordered[i]] for i in part]):.0f} % solved" for part in bins)
-    caption = (
-        f"{spec.caption} {len(items):,} items in {spec.bins} bins of equal size by their mean solve rate over all "
-        "models shown, easiest on top; each cell is the mean solve rate minus that of "
-        f"{collection.title(spec.baseline)}, in points, averaged over seeds. Solve rates are over sampled draws where there are any, else greedy. "
-        + " ".join(training_sentences([collection]))
+    caption = " ".join(
+        [
+            spec.caption,
+            f"{len(items):,} items in {spec.bins} bins of equal size by their mean solve rate over all models shown,",
+            f"easiest on top; each cell is the mean solve rate minus that of {collection.title(spec.baseline)},",
+            "in points, averaged over seeds. Solve rates are over sampled draws where there are any, else greedy.",
+            *training_sentences([collection]),
+        ]
     )
     heat = Heat(row_labels=labels, column_labels=tuple(map(collection.title, methods)), values=values)
     return Figure(name=name, title=spec.title, caption=caption.strip(), heat=heat)

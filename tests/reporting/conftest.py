@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from agpo_bench.config import load_config
+from agpo_bench.data.benchmarks import load_task
 from agpo_bench.evaluation.results import (
     PROTOCOL_VERSION,
     AskedItem,
@@ -28,7 +29,6 @@ def make_result(**fields: Any) -> EvalResult:
     """A result as an evaluation of 200 items would leave it; ``score_sum`` has no default."""
     base: dict[str, Any] = {
         "task": "gsm8k",
-        "title": "GSM8K",
         "language": "en",
         "data_source_kind": "embedded",
         "data_source": "embedded sample",
@@ -64,6 +64,7 @@ def make_result(**fields: Any) -> EvalResult:
         "versions": {},
         "git_commit": None,
     }
+    fields.setdefault("title", load_task(fields.get("task", "gsm8k")).title)
     fields.setdefault("accuracy", fields["score_sum"] / fields.get("num_items", 200))
     return EvalResult.model_validate({**base, **fields})
 
