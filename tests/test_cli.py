@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agpo_bench.commands.train import resume_command, split_changes
+from agpo_bench.paths import definitions
 
 
 def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -123,3 +126,47 @@ def test_methods_and_tasks_are_listed() -> None:
     difference = run("methods", "--diff", "agpo", "agpo_no_ats").stdout
     assert "temperature" in difference and "clip" not in difference
     assert "gaokao_cloze" in run("tasks").stdout
+
+
+SMALL = ("--set", "prompts_per_batch=4", "--set", "group_size=4", "--set", "max_new_tokens=24", "--tasks", "gsm8k,math")
+
+
+def test_several_runs_share_the_cores_and_finished_ones_are_skipped(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "--method",
+        "agpo_replay,grpo,agpo",
+        "--budget",
+        "2k",
+        "--out",
+        str(tmp_path),
+        "--jobs",
+        "2",
+        *SMALL,
+    ]
+    first = run(*words)
+    assert first.returncode == 0, first.stderr
+    for name in ("agpo", "grpo", "agpo_replay"):
+        assert (tmp_path / name / "seed-42" / "ledger.json").is_file()
+        assert f"{name} seed 42: 2," in first.stdout or f"{name} seed 42: 3," in first.stdout
+    # The replay waits for the run that it replays and repeats its radii.
+    logs = [
+        (tmp_path / name / "seed-42" / "metrics.jsonl").read_text().splitlines() for name in ("agpo", "agpo_replay")
+    ]
+    for original, replayed in zip(*logs, strict=False):
+        assert json.loads(original)["ctrl/eps"] == json.loads(replayed)["ctrl/eps"]
+    line = refused(*words)
+    assert "already holds a run; add --resume" in line
+    again = run(*words, "--resume")
+    assert again.returncode == 0
+    assert again.stdout.count("nothing to do") == 3
+
+
+def test_one_line_of_a_recipe_changes_the_method(tmp_path: Path) -> None:
+    recipe = definitions("trainers") / "grpo.yaml"
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(recipe.read_text().replace("name: grpo", "name: mine").replace("low: 0.2", "low: 0.1"))
+    result = run("train", "--method", str(mine), "--budget", "2k", "--out", str(tmp_path / "runs"), *SMALL)
+    assert result.returncode == 0, result.stderr
+    saved = yaml.safe_load((tmp_path / "runs" / "mine" / "seed-42" / "recipe.yaml").read_text())
+    assert saved["clip"] == {"use": "fixed", "low": 0.1, "high": 0.2}

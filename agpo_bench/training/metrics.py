@@ -98,7 +98,9 @@ class StepResult:
     rollouts: list[dict[str, Any]]
     """One line a rollout for ``rollouts/<step>.jsonl``."""
     seconds: Mapping[str, float]
-    """Wall-clock seconds of the step and of its parts."""
+    """Wall-clock seconds for ``timing.jsonl``: ``time/step`` of the whole step; of its parts ``time/probe`` and
+    ``time/gen`` (sampling), ``time/reward`` (grading), ``time/logp`` (old, reference and critic passes),
+    ``time/update``, ``time/sync`` (weights to the sampler), ``time/monitor`` (KL diagnostics)."""
 
 
 def position_metrics(session: Session, *, learning_rate: float) -> Values:

@@ -87,7 +87,7 @@ class OnlineLoop:
                 )
                 advantages = self._advantages(batch, scored, rewards_PG)
                 bounds = self._clip_bounds(batch, scored, probe)
-                anchor = self._reference_kl(batch)
+                anchor = self._reference_kl(batch, scored)
                 report = self._update(batch, scored, advantages, bounds)
                 moved = self._step_kl(batch, scored)
                 self._observe(batch, scored, moved)
@@ -241,15 +241,21 @@ class OnlineLoop:
         most = self.session.config.monitor_rollouts
         return len(batch.groups) * size if most is None else min(len(batch.groups), -(-most // size)) * size
 
-    def _reference_kl(self, batch: RolloutBatch) -> KlSample | None:
+    def _reference_kl(self, batch: RolloutBatch, scored: Scored) -> KlSample | None:
         """KL to the reference at temperature 1, before the updates."""
-        session = self.session
+        session, count = self.session, self._num_monitored(batch)
         if session.reference is None:
             return None
-        with self.session.clock.timed("time/monitor"):
-            sequences = batch.sequences(temperature=1.0)[: self._num_monitored(batch)]
+        if scored.ref_logprob_BT is not None and all(one.temperature == 1.0 for one in scored.sequences[:count]):
+            return KlSample.between(
+                scored.old_logprob_BT[:count], scored.ref_logprob_BT[:count], scored.mask_BT[:count]
+            )
+        with session.clock.timed("time/monitor"):
             return reference_kl(
-                session.policy, session.reference, sequences, max_tokens=session.config.micro_batch_tokens
+                session.policy,
+                session.reference,
+                batch.sequences(temperature=1.0)[:count],
+                max_tokens=session.config.micro_batch_tokens,
             )
 
     def _step_kl(self, batch: RolloutBatch, scored: Scored) -> KlSample:

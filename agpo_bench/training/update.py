@@ -14,6 +14,9 @@ from agpo_bench.methods.batch import LossBatch, LossDenominators, MinibatchExtra
 from agpo_bench.training.policy import Policy, ScoredSequence
 from agpo_bench.training.session import Session
 
+MAX_SAMPLER_ERROR = 0.02
+"""|ratio - 1| between sampler and policy with equal weights in float32; rounding gives about 1e-5."""
+
 
 @dataclass(kw_only=True)
 class RunningCorrelation:
@@ -80,6 +83,11 @@ def update_policy(
     )
     for rows in _minibatches(session, groups):
         accumulate(session, batch, sequences, rows=rows, report=report)
+        if session.reuses_sampler_logprobs and report.first_pass_ratio_error > MAX_SAMPLER_ERROR:
+            raise RuntimeError(
+                f"the sampler's log-probabilities differ from the policy's by a ratio of up to "
+                f"{1 + report.first_pass_ratio_error:.3f} before any update; every importance ratio would be wrong"
+            )
         norm = session.engine.step()
         session.note_update(norm)
         report.gradient_norms.append(norm)

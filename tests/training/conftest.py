@@ -19,7 +19,7 @@ from agpo_bench.training.session import Session
 torch.set_num_threads(1)
 
 SMALL: dict[str, Any] = {
-    "tasks": "gsm8k,cmath",
+    "tasks": "gsm8k,math",
     "budget": 4000,
     "prompts_per_batch": 4,
     "group_size": 4,

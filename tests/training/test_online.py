@@ -116,11 +116,12 @@ def test_one_micro_batch_of_all_rows_and_many_of_one_change_the_weights_alike(
 ) -> None:
     # With an epsilon far above the gradient AdamW moves in proportion to it: changes of weights show gradients.
     linear = {"adam_eps": 1e4, "learning_rate": 1e3, "weight_decay": 0.0, "max_grad_norm": 1e9}
+    linear |= {"prompts_per_batch": 12}
     changes = []
     for tokens in (100_000, 1):
-        session, _ = take_steps(small_config(**linear, micro_batch_tokens=tokens, epochs_per_batch=1), name, steps=0)
-        before = weights(session)
-        session, _ = take_steps(small_config(**linear, micro_batch_tokens=tokens, epochs_per_batch=1), name, steps=1)
+        config = small_config(**linear, budget=40_000, micro_batch_tokens=tokens, epochs_per_batch=1)
+        before = weights(take_steps(config, name, steps=0)[0])
+        session, _ = take_steps(config, name, steps=1)
         changes.append({key: (tensor - before[key]).double() for key, tensor in weights(session).items()})
     whole, pieces = changes
     largest = max(float(change.abs().max()) for change in whole.values())
@@ -264,7 +265,7 @@ def test_every_recipe_takes_steps_with_finite_and_documented_metrics(
     small_config: Config, take_steps: Take, agpo_log: Path, name: str
 ) -> None:
     method = load_method(name).with_logs(out=agpo_log, seed=42)
-    config = small_config()
+    config = small_config(prompts_per_batch=8, budget=20_000)
     check(config, method)
     session, results = take_steps(config, method, steps=2)
     for result in results:
