@@ -19,11 +19,11 @@ import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from agpo_bench.rollout.lean_model import MAX_PARAMETERS, LeanCausalLM
+
 _FAMILY = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"})
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary types whose frequencies do not depend on the length of the input."""
-_MAX_PARAMETERS = 1_000_000_000
-"""Above this the products dominate and a second copy of the weights costs more memory than it saves time."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_NHD, k_NKD, v_NKD) -> attention output, N × (H·D). The query comes scaled: q·k goes into the softmax."""
@@ -72,6 +72,8 @@ class LeanDecoder:
     @staticmethod
     def supports(model: Any) -> bool:
         """Whether the model is one this forward pass reproduces exactly; anything unusual in it says no."""
+        if isinstance(model, LeanCausalLM):
+            return True
         config = model.config
         if type(model).__name__ not in _FAMILY or getattr(config, "hidden_act", "") != "silu":
             return False
@@ -83,7 +85,7 @@ class LeanDecoder:
             return False
         if 2 * model.model.rotary_emb.inv_freq.numel() != model.model.layers[0].self_attn.head_dim:
             return False
-        if sum(parameter.numel() for parameter in model.parameters()) > _MAX_PARAMETERS:
+        if sum(parameter.numel() for parameter in model.parameters()) > MAX_PARAMETERS:
             return False
         # Adapters and quantised layers replace nn.Linear; hooks would not be called.
         leaves = [module for module in model.modules() if not list(module.children())]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from agpo_bench.rollout.encoding import terminators
+from agpo_bench.rollout.lean_model import read_lean_model
 
 DtypeName = Literal["float32", "bfloat16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -21,7 +23,7 @@ class LoadedModel:
     """A Hugging Face causal LM and what everything else needs to know of it."""
 
     model: Any
-    """The ``PreTrainedModel``, in evaluation mode, with every dropout probability at 0."""
+    """The ``PreTrainedModel`` (or a ``LeanCausalLM``), in evaluation mode, with every dropout probability at 0."""
     tokenizer: Any
     terminators: frozenset[int]
     """Ids that end a response: those of the tokenizer and of the generation_config."""
@@ -58,21 +60,23 @@ def load_model(
 
     Raises ValueError in one sentence for a missing directory, a directory that is no model, or an unreachable hub.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     source = str(path_or_id)
     if dtype not in DTYPES:
         raise ValueError(f"no dtype {dtype!r}; use one of {', '.join(DTYPES)}")
     directory = Path(path_or_id).expanduser()
     is_local = directory.is_dir()
+    if is_local and (read := read_lean_model(directory, DTYPES[dtype])) is not None:
+        return wrap_model(read[0].to(device), read[1], source=source)
     if not is_local and _looks_like_a_path(source):
         raise ValueError(f"no model directory {source!r}; give a folder with config.json and weights, or a hub id")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     where = str(directory) if is_local else source
     options = {"revision": revision, "trust_remote_code": trust_remote_code, "local_files_only": is_local}
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
         model = AutoModelForCausalLM.from_pretrained(where, dtype=DTYPES[dtype], **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         kind = "the directory" if is_local else "the hub id"
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"cannot load a causal language model from {kind} {source!r}: {reason}") from error
