@@ -174,6 +174,60 @@ def tasks() -> None:
     list_tasks()
 
 
+data_app = typer.Typer(help="List, fetch, show and check benchmark data.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def data_list(
+    data: Annotated[str | None, typer.Option(help="Count the items of embedded or of a directory.")] = None,
+) -> None:
+    """List the benchmarks with splits, sizes, licences, and what is on this machine."""
+    from agpo_bench.commands.data import list_data
+
+    list_data(data)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    out: Annotated[Path, typer.Option(help="Folder for the files; --data takes it afterwards.")] = Path("data"),
+    tasks: Tasks = "all",
+    mirror: Annotated[
+        Path | None, typer.Option(help="A folder that mirrors the hub: one folder a data set id.")
+    ] = None,
+) -> None:
+    """Copy benchmarks from the hub into a folder, with checksums; a second call continues the first."""
+    from agpo_bench.commands.data import fetch_data
+
+    fetch_data(tasks=tasks, out=out, mirror=mirror)
+
+
+@data_app.command("show")
+def data_show(
+    item: Annotated[str, typer.Argument(help="task/split/row, as in gsm8k/test/0.")],
+    data: Annotated[str, typer.Option(help="embedded, hub, or a directory of benchmark files.")] = "embedded",
+    response: Annotated[str | None, typer.Option(help="A response to grade; default: the gold in a box.")] = None,
+) -> None:
+    """Show an item: prompt, gold, and how a response is graded."""
+    from agpo_bench.commands.data import show_item
+
+    show_item(item_id=item, data=data, response=response)
+
+
+@data_app.command("check")
+def data_check(
+    train: Annotated[str, typer.Option(help="Training data: a file, a folder, embedded, or hub.")],
+    evaluation: Annotated[str, typer.Option("--eval", help="Benchmarks separated by commas, or all.")] = "all",
+    data: Annotated[str, typer.Option(help="Where the test items are: embedded, hub, or a directory.")] = "hub",
+    report: Annotated[Path | None, typer.Option(help="Write every finding to this JSON file.")] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Findings of each stage to print.")] = 3,
+) -> None:
+    """Look for test items in a training set, in the benchmarks' own splits, and in few-shot prompts."""
+    from agpo_bench.commands.data import check_data
+
+    check_data(train=train, evaluation=evaluation, data=data, report=report, examples=examples)
+
+
 @app.command("warm-start")
 def warm_start(
     out: Annotated[Path, typer.Option(help="Folder for the remade model.")] = Path("warm-start"),

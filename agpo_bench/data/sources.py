@@ -95,7 +95,9 @@ def question_key(question: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class RowsOfSplit:
+    """Rows as the data set has them, and the SHA-256 or fingerprint of each file."""
+
     rows: Iterable[Row]
     files: Mapping[str, str]
 
@@ -107,7 +109,7 @@ class _RowSource:
         """All items of a split."""
         is_held_out = task.held_out_one_in is not None and split in ("train", "dev")
         stored: Split = "train" if is_held_out else split
-        read = self._rows(task, stored)
+        read = self.rows(task, stored)
         items, num_unreadable = self._items(task, stored, read.rows)
         num_removed = 0
         if is_held_out:
@@ -133,7 +135,7 @@ class _RowSource:
 
     def stored(self, task: TaskSpec, split: Split) -> tuple[Item, ...]:
         """The items of a split as they are stored."""
-        return tuple(self._items(task, split, self._rows(task, split).rows)[0])
+        return tuple(self._items(task, split, self.rows(task, split).rows)[0])
 
     def _items(self, task: TaskSpec, split: Split, rows: Iterable[Row]) -> tuple[list[Item], int]:
         items, num_unreadable = [], 0
@@ -155,7 +157,8 @@ class _RowSource:
         """Splits that are stored."""
         raise NotImplementedError
 
-    def _rows(self, task: TaskSpec, split: Split) -> _Rows:
+    def rows(self, task: TaskSpec, split: Split) -> RowsOfSplit:
+        """The rows of a stored split."""
         raise NotImplementedError
 
 
@@ -185,7 +188,8 @@ class FolderSource(_RowSource):
         """Splits that have a file."""
         return [split for split, pattern in task.files.items() if any(self.folder.glob(pattern))]
 
-    def _rows(self, task: TaskSpec, split: Split) -> _Rows:
+    def rows(self, task: TaskSpec, split: Split) -> RowsOfSplit:
+        """The rows of a split's files, checked against the manifest."""
         pattern = task.files.get(split)
         if pattern is None:
             raise _no_split(task, split, self.description, self.splits(task))
@@ -205,7 +209,7 @@ class FolderSource(_RowSource):
                     f"{self.folder / name}: SHA-256 {digest[:12]}… differs from {self._listed[name][:12]}… in "
                     "MANIFEST.json; restore the file or correct the manifest"
                 )
-        return _Rows([row for name, content in contents.items() for row in _json_rows(name, content)], sums)
+        return RowsOfSplit([row for name, content in contents.items() for row in _json_rows(name, content)], sums)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -255,7 +259,8 @@ class HubSource(_RowSource):
         """Splits that the task file names."""
         return list(task.hub.splits)
 
-    def _rows(self, task: TaskSpec, split: Split) -> _Rows:
+    def rows(self, task: TaskSpec, split: Split) -> RowsOfSplit:
+        """The rows of a split of the data set, all its configurations joined."""
         if split not in task.hub.splits:
             raise _no_split(task, split, f"the hub data set {task.hub.dataset}", self.splits(task))
         config, _, theirs = task.hub.splits[split].rpartition("/")
@@ -267,7 +272,7 @@ class HubSource(_RowSource):
             rows.extend(dataset)
             key = "/".join(part for part in (task.hub.dataset, name, theirs) if part)
             files[f"{key}@{task.hub.revision}"] = str(dataset._fingerprint)
-        return _Rows(rows, files)
+        return RowsOfSplit(rows, files)
 
     def _dataset(self, task: TaskSpec, config: str | None, split: str) -> Any:
         import datasets

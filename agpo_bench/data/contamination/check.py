@@ -25,7 +25,7 @@ from typing import Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from agpo_bench.data.contamination.compare import Span, compare, may_hold
+from agpo_bench.data.contamination.compare import Bounds, Span, compare
 from agpo_bench.data.contamination.index import Batch, EvaluationIndex, Settings, Text, batches
 from agpo_bench.data.sources import question_key
 
@@ -116,10 +116,12 @@ def check_texts(
     evaluation_name: str = "evaluation items",
     settings: Settings | None = None,
     max_variants: int = 1000,
+    align_variants: bool = True,
 ) -> Report:
     """Compare every training text with every evaluation item. Ids must be distinct within each side.
 
-    All variants are counted, ``max_variants`` of them are listed.
+    All variants are counted, ``max_variants`` of them are listed. Without ``align_variants`` only those are counted
+    that differ in nothing but numbers, which takes no alignment.
     """
     settings = settings or Settings()
     for texts, name in ((training, training_name), (evaluation, evaluation_name)):
@@ -128,7 +130,7 @@ def check_texts(
     index = EvaluationIndex(evaluation, training=training, settings=settings)
     findings: list[Finding] = []
     for _, batch in batches(training):
-        findings += _check_batch(index, batch)
+        findings += _check_batch(index, batch, align_variants=align_variants)
     report = _report(index, findings, len(training), training_name=training_name, evaluation_name=evaluation_name)
     removals = [found for found in findings if found.stage in REMOVALS]
     variants = [found for found in findings if found.stage not in REMOVALS]
@@ -152,24 +154,30 @@ def duplicates(texts: Sequence[Text]) -> list[Finding]:
     return found
 
 
-def _check_batch(index: EvaluationIndex, batch: Batch) -> list[Finding]:
+def _check_batch(index: EvaluationIndex, batch: Batch, *, align_variants: bool) -> list[Finding]:
     found: dict[tuple[int, int], Finding] = {}
     for text, item in zip(*index.exact(batch), strict=True):
         stage = _exact_stage(batch.texts[text], index.items[item])
         found[int(text), int(item)] = _finding(index, batch, (int(text), int(item)), stage)
-    for text, item in zip(*index.candidates(batch), strict=True):
-        pair = int(text), int(item)
-        if pair in found or not may_hold(index, pair[1], batch, pair[0]):
-            continue
-        seen = compare(index, pair[1], batch, pair[0])
-        if seen.coverage >= index.settings.min_coverage and seen.same_facts:
-            found[pair] = _finding(index, batch, pair, "near", score=seen.coverage, seen=seen.spans)
-        elif seen.text_coverage >= index.settings.min_coverage:
-            found[pair] = _finding(index, batch, pair, "variant", score=seen.text_coverage, seen=seen.spans)
     settled = {text for text, _ in found}
     for text, item in zip(*index.same_but_numbers(batch), strict=True):
         if int(text) not in settled:
             found[int(text), int(item)] = _finding(index, batch, (int(text), int(item)), "variant")
+            settled.add(int(text))
+    bounds = Bounds(index, batch)
+    for text, item in zip(*(side.tolist() for side in index.candidates(batch)), strict=True):
+        pair = text, item
+        # One variant tells enough about a text; copies are looked for among all its candidates.
+        is_open = align_variants and text not in settled
+        if pair in found or not (bounds.may_copy(item, text) or (is_open and bounds.may_vary(item, text))):
+            continue
+        seen = compare(index, item, batch, text)
+        if seen.coverage >= index.settings.min_coverage and seen.same_facts:
+            found[pair] = _finding(index, batch, pair, "near", score=seen.coverage, seen=seen.spans)
+            settled.add(text)
+        elif is_open and seen.text_coverage >= index.settings.min_coverage:
+            found[pair] = _finding(index, batch, pair, "variant", score=seen.text_coverage, seen=seen.spans)
+            settled.add(text)
     return [found[pair] for pair in sorted(found)]
 
 

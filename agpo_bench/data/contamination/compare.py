@@ -39,20 +39,69 @@ class Comparison(NamedTuple):
     spans: tuple[Span, ...]
 
 
-def may_hold(index: EvaluationIndex, item: int, batch: Batch, text: int) -> bool:
-    """Whether an alignment could reach the least coverage: a bound from the tokens alone, whatever their order."""
-    theirs, ours = batch.tokens, index.batch.tokens
-    train = theirs.hash_K[theirs.first[batch.first_part[text]] : theirs.first[batch.first_part[text + 1]]]
-    item_K = slice(int(ours.first[index.batch.first_part[item]]), int(ours.first[index.batch.first_part[item + 1]]))
-    weight = index.weight_K[item_K] * index.is_target_K[item_K]
-    words = weight * ~ours.is_fact_K[item_K]
-    held = set(train.tolist())
-    tokens = ours.hash_K[item_K].tolist()
-    # A token that occurs twice or more may be a name that was changed.
-    often = {token for token, count in Counter(tokens).items() if count > 1}
-    is_held = np.fromiter((token in held or token in often for token in tokens), dtype=np.bool_, count=len(weight))
-    least = index.settings.min_coverage
-    return bool(weight[is_held].sum() >= least * weight.sum() or words[is_held].sum() >= least * words.sum())
+class Bounds:
+    """Quick upper bounds that spare most pairs an alignment. Remembers what it needs of each item and of one text."""
+
+    def __init__(self, index: EvaluationIndex, batch: Batch) -> None:
+        self._index = index
+        self._batch = batch
+        self._items: dict[int, _ItemBag] = {}
+        self._text = -1
+        self._held: Counter[int] = Counter()
+
+    def may_copy(self, item: int, text: int) -> bool:
+        """Whether the text has the numbers, signs and words of the question, and enough of its tokens in any order."""
+        bag, held = self._bag(item), self._tokens(text)
+        if any(held[fact] < count for fact, count in bag.facts.items()):
+            return False
+        return bag.share(held, bag.weights) >= self._index.settings.min_coverage
+
+    def may_vary(self, item: int, text: int) -> bool:
+        """Whether the text has enough of the item's words in any order."""
+        bag = self._bag(item)
+        return bag.share(self._tokens(text), bag.word_weights) >= self._index.settings.min_coverage
+
+    def _tokens(self, text: int) -> Counter[int]:
+        if text != self._text:
+            first, parts = self._batch.tokens.first, self._batch.first_part
+            self._text = text
+            self._held = Counter(self._batch.tokens.hash_K[first[parts[text]] : first[parts[text + 1]]].tolist())
+        return self._held
+
+    def _bag(self, item: int) -> _ItemBag:
+        if item not in self._items:
+            self._items[item] = _ItemBag(self._index, item)
+        return self._items[item]
+
+
+class _ItemBag:
+    """An item's tokens without their order."""
+
+    def __init__(self, index: EvaluationIndex, item: int) -> None:
+        tokens, parts = index.batch.tokens, index.batch.first_part
+        start, after_question = int(tokens.first[parts[item]]), int(tokens.first[parts[item] + 1])
+        end = int(tokens.first[parts[item + 1]])
+        hashes = tokens.hash_K[start:end].tolist()
+        weights = index.weight_K[start:end] * index.is_target_K[start:end]
+        is_fact = tokens.is_fact_K[start:end]
+        self.facts = Counter(
+            token for token, fact in zip(hashes[: after_question - start], is_fact.tolist(), strict=False) if fact
+        )
+        count = Counter(hashes)
+        self.weights: dict[int, float] = {}
+        self.word_weights: dict[int, float] = {}
+        for token, weight, fact in zip(hashes, weights.tolist(), is_fact.tolist(), strict=True):
+            self.weights[token] = self.weights.get(token, 0.0) + weight
+            if not fact:
+                self.word_weights[token] = self.word_weights.get(token, 0.0) + weight
+        # A token that occurs twice or more may be a name that was changed.
+        self._often = {token for token, times in count.items() if times > 1}
+
+    def share(self, held: Counter[int], weights: dict[int, float]) -> float:
+        """Weighted share of the tokens that a text has or may have under another name."""
+        total = sum(weights.values())
+        there = sum(weight for token, weight in weights.items() if token in held or token in self._often)
+        return there / total if total else 0.0
 
 
 def compare(index: EvaluationIndex, item: int, batch: Batch, text: int) -> Comparison:
