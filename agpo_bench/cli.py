@@ -50,6 +50,9 @@ def train(
     data: Annotated[str | None, typer.Option(help="embedded, hub, or a directory of benchmark files.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Benchmarks separated by commas, or all.")] = None,
     budget: Annotated[str | None, typer.Option(help="Generated tokens a run: 300M, 150k, 6000.")] = None,
+    dedup: Annotated[
+        str | None, typer.Option(help="Training problems that are test items: strict leaves them out, report, off.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds separated by commas: one run each.")] = None,
     out: Out = Path("runs"),
@@ -73,7 +76,7 @@ def train(
         TrainArguments(
             method=method,
             preset=preset,
-            fields={"model": model, "data": data, "tasks": tasks, "budget": budget},
+            fields={"model": model, "data": data, "tasks": tasks, "budget": budget, "dedup": dedup},
             seed=seed,
             seeds=seeds,
             out=out,

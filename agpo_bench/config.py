@@ -34,6 +34,14 @@ def _names(value: object) -> object:
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
+Dedup = Literal["strict", "report", "off"]
+
+
+def _off(value: object) -> object:
+    # YAML 1.1 reads the word as a truth value.
+    return "off" if value is False else value
+
+
 class RunConfig(BaseModel):
     """One run, apart from its recipe. Defaults are Sect. 4.1 of the AGPO paper where it states them."""
 
@@ -47,6 +55,8 @@ class RunConfig(BaseModel):
     """``embedded``, ``hub``, or a directory of benchmark files."""
     tasks: Annotated[tuple[str, ...], BeforeValidator(_names)] = ("all",)
     """Benchmarks whose train splits are mixed, or ``all``; a benchmark without a train split is left out of ``all``."""
+    dedup: Annotated[Dedup, BeforeValidator(_off)] = "strict"
+    """Training problems that equal or nearly equal a test item: leave out, only report, or do not look. Paper: out."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the forward pass. Weights and optimiser are float32 in either case."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

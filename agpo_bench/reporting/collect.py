@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ class TrainedRun:
     ledger: Mapping[str, Any]
     provenance: Mapping[str, Any]
     """Versions, commit, host and hashes as the run wrote them; empty for a run that did not."""
+
+    contamination: Mapping[str, Any] = field(default_factory=dict)
+    """What the training problems have in common with the test items; empty for a run that did not say."""
 
     @property
     def model(self) -> str:
@@ -194,6 +197,7 @@ def _read_run(directory: Path) -> TrainedRun:
         recipe=recipe,
         ledger=_json(directory / paths.LEDGER_FILE) or {"used": 0, "phases": {}},
         provenance=_json(directory / paths.PROVENANCE_FILE),
+        contamination=_json(directory / paths.CONTAMINATION_FILE),
     )
 
 

@@ -62,6 +62,7 @@ def warnings(collection: Collection, tasks: Sequence[str]) -> list[str]:
         *_budgets(collection),
         *_missing_initial(collection, tasks),
         *_leaked(collection, tasks),
+        *_contaminated(collection, tasks),
         *_seeds(collection),
         *_not_evaluated(collection),
         *_rates(collection, tasks),
@@ -170,6 +171,18 @@ def _leaked(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
     leaked = {task: one.result.num_leaked for _, task, one in _sorted(collection, tasks) if one.result.num_leaked}
     for task, count in leaked.items():
         yield f"{task}: {count} items are shown with their solution among the few-shot examples."
+
+
+def _contaminated(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
+    for run in collection.runs:
+        where = f"{run.title} seed {run.seed}"
+        found = run.contamination
+        if found.get("dedup") == "off":
+            yield f"{where} was trained without comparing its problems with the test items."
+        if found.get("dedup") == "report" and found["num_copies"]:
+            yield f"{where} was trained on {found['num_copies']} problems that are copies of test items."
+        if missing := sorted(set(found.get("not_compared", ())) & set(tasks)):
+            yield f"{where}: its training problems were not compared with the test items of {', '.join(missing)}."
 
 
 def _seeds(collection: Collection) -> Iterable[str]:

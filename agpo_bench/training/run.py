@@ -74,6 +74,7 @@ def train(
     session = build_session(config, method.with_logs(out=directory.parent.parent, seed=config.seed))
     write_whole(directory / paths.RECIPE_FILE, _yaml(method.model_dump(mode="json")))
     write_whole(directory / paths.CONFIG_FILE, _yaml(config.model_dump(mode="json")))
+    write_whole(directory / paths.CONTAMINATION_FILE, json.dumps(session.contamination.to_json(), indent=1) + "\n")
     _cut_files(directory, restore(session, folder) if folder is not None else None)
     take_step = _loop(session)
     if on_start is not None:

@@ -21,6 +21,7 @@ from agpo_bench.training.prompts import PromptStream
 if TYPE_CHECKING:
     from agpo_bench.methods.method import Method
     from agpo_bench.methods.state import MethodState
+    from agpo_bench.training.decontaminate import RunCheck
 
 GRADIENT_NORM_WINDOW = 1000
 """Updates over which the variance of the gradient norm is taken (Sect. 4.5 of the paper)."""
@@ -74,6 +75,8 @@ class Session:
     method_state: MethodState
     generator: torch.Generator
     """Draws minibatches and whatever a method draws; everything sampled from the model has its own seeds."""
+    contamination: RunCheck
+    """What the training problems have in common with the test items."""
     clock: Clock = field(default_factory=Clock)
     step: int = 0
     num_updates: int = 0

@@ -17,6 +17,7 @@ from agpo_bench.records import Prompt
 from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.torch_sampler import TorchSampler
 from agpo_bench.training import checkpoint as checkpoints
+from agpo_bench.training.decontaminate import decontaminate
 from agpo_bench.training.engine import Engine
 from agpo_bench.training.model import LoadedModel, load_model
 from agpo_bench.training.policy import Policy
@@ -44,6 +45,7 @@ def model_path(model: str) -> str:
 def build_session(config: RunConfig, method: Method) -> Session:
     """A session at step 0; ``check`` has been asked before."""
     prompts, stop = training_prompts(config)
+    prompts, contamination = decontaminate(prompts, config)
     torch.manual_seed(config.seed)
     loaded = load_initial(config)
     prompt_ids = EncodedPrompts(loaded, prompts)
@@ -71,6 +73,7 @@ def build_session(config: RunConfig, method: Method) -> Session:
         ledger=TokenLedger(config.budget),
         method_state=method.start(),
         generator=generator,
+        contamination=contamination,
     )
 
 
