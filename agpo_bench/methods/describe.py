@@ -53,7 +53,7 @@ def method_table(names: Sequence[str] | None = None) -> list[MethodRow]:
 def diff(first: Method, second: Method) -> list[Difference]:
     """What changes between two methods, in the order of the slots; titles and remarks are left out."""
     found = []
-    for field in ("loop", "group_size", "logprob_temperature"):
+    for field in ("loop", "group_size", "logprob_temperature", "sampling_stream"):
         found.append(Difference(where=field, first=str(getattr(first, field)), second=str(getattr(second, field))))
     lefts, rights = used_parts(first), used_parts(second)
     for slot in SLOTS:
@@ -87,7 +87,7 @@ def describe(method: Method) -> str:
     size = "the run's" if method.group_size is None else str(method.group_size)
     lines = [f"{method.name}: {method.title}", method.about, f"source: {method.source}"]
     if method.is_reconstruction:
-        lines.append("a RECONSTRUCTION: the source leaves parts of it open")
+        lines.append(f"a RECONSTRUCTION: {method.caption}")
     lines += [f"departure: {sentence}" for sentence in method.departures]
     lines += [
         f"loop: {method.loop}; group size: {size}; log-probabilities at the {_temperature(method)} temperature",
@@ -124,7 +124,7 @@ def methods_page(behaviour: Mapping[str, str] | None = None) -> str:
     used: dict[tuple[str, str], Part] = {}
     for row in rows:
         method = load_method(row.name)
-        reconstruction = " A reconstruction: the source leaves parts of it open." if method.is_reconstruction else ""
+        reconstruction = f" {method.caption}" if method.is_reconstruction else ""
         lines += ["", f"## {method.title} (`{method.name}`)", "", f"{method.about}{reconstruction}", ""]
         lines += [f"Source: {method.source}.", "", "| slot | part | settings |", "|---|---|---|"]
         for slot, part in used_parts(method).items():

@@ -95,12 +95,20 @@ class Method(BaseModel):
     departures: tuple[str, ...] = ()
     """Where the recipe differs from its source."""
     is_reconstruction: bool = False
-    """True when the source leaves parts of the method open; every caption says so."""
+    """True when the source leaves parts of the method open; ``caption`` then says what was assumed."""
+    caption: str = ""
+    """A sentence that every table with a run of this method carries; empty for none."""
     loop: Literal["online", "preference"] = "online"
     group_size: int | None = Field(default=None, ge=1)
     """Rollouts a prompt; None means the run's."""
     logprob_temperature: Literal["sampling", "unit"] = "sampling"
     """Temperature of the policy's, the old policy's and the reference's log-probabilities in the loss."""
+    sampling_stream: int = Field(default=0, ge=0)
+    """Rollouts of one seed and another stream are independent draws for the same prompts in the same order.
+
+    Methods share stream 0, so that a comparison at one seed is paired. A control that replays the controllers of its
+    own seed needs another: on the same stream it would repeat that run to the bit.
+    """
 
     probe: SerializeAsAny[probe_parts.ProbePart] = probe_parts.NoProbe()
     temperature: SerializeAsAny[temperature_parts.TemperaturePart] = temperature_parts.FixedTemperature()

@@ -17,6 +17,9 @@ from agpo_bench.methods.clip import Band
 from agpo_bench.methods.part import Part
 from agpo_bench.methods.ratio import token_log_ratio
 
+ROUNDING = 1e-4
+"""Log-ratios of equal weights that two passes computed in float32 stay below this."""
+
 
 class TokenLoss(NamedTuple):
     """Loss of each token and where the clip acted."""
@@ -28,8 +31,12 @@ class TokenLoss(NamedTuple):
 
 
 def clip_is_active(ratio: Tensor, advantage: Tensor, band: Band) -> Tensor:
-    """Whether r is above the band with A > 0, or below it with A < 0: the gradient of the clipped surrogate is 0."""
-    return ((ratio > band.upper) & (advantage > 0)) | ((ratio < band.lower) & (advantage < 0))
+    """Where the gradient of the clipped surrogate is 0.
+
+    r above the band with A > 0, r below it with A < 0, or, with a dual cap, r above the cap with A < 0.
+    """
+    active = ((ratio > band.upper) & (advantage > 0)) | ((ratio < band.lower) & (advantage < 0))
+    return active if band.dual is None else active | ((ratio > band.dual) & (advantage < 0))
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, band: Band) -> Tensor:
@@ -187,7 +194,9 @@ class KlCov(SurrogatePart):
         """Loss of each token."""
         assert extras.selected_BT is not None
         loss_BT = -log_ratio.exp() * batch.advantage_BT
-        penalty_BT = self.coefficient * token_log_ratio(batch).abs()
+        distance_BT = token_log_ratio(batch).abs()
+        # Before the first update l_t is rounding residue, whose sign would otherwise be a gradient of full size.
+        penalty_BT = self.coefficient * distance_BT.masked_fill(distance_BT <= ROUNDING, 0.0)
         return TokenLoss(loss_BT + penalty_BT * extras.selected_BT, torch.zeros_like(loss_BT, dtype=torch.bool))
 
 

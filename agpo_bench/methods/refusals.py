@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 def impossible(method: Method) -> list[str]:
     """Why this combination cannot work, one sentence each."""
     found = []
+    if method.is_reconstruction and not method.caption:
+        found.append("a reconstruction needs a caption that says what was assumed, for every table with its runs")
     if method.loop == "preference":
         if not method.needs.pairs:
             found.append("loop 'preference' trains on pairs; set preference to {use: dpo}")

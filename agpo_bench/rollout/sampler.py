@@ -44,7 +44,13 @@ class Sampler(Protocol):
         ...
 
 
-def sampling_seed(run_seed: int, *, step: int, prompt_id: str, sample_index: int, phase: str) -> int:
-    """A 63-bit seed that no two rollouts of a run share, the same on every machine and world size."""
-    key = f"{run_seed}\x1f{step}\x1f{prompt_id}\x1f{sample_index}\x1f{phase}".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
+def sampling_seed(run_seed: int, *, step: int, prompt_id: str, sample_index: int, phase: str, stream: int = 0) -> int:
+    """A 63-bit seed that no two rollouts of a run share, the same on every machine and world size.
+
+    Another ``stream`` gives the run's rollouts independent seeds.
+    """
+    key = f"{run_seed}\x1f{step}\x1f{prompt_id}\x1f{sample_index}\x1f{phase}"
+    if stream:
+        key += f"\x1f{stream}"
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -121,14 +121,22 @@ def sample_groups(
     sampler: Sampler | None = None,
     with_entropy: bool = False,
 ) -> list[Group]:
-    """Sample one group a prompt. Run seed, step, prompt, sample and phase make each seed: no two rollouts share one."""
+    """Sample one group a prompt.
+
+    Run seed, stream, step, prompt, sample and phase make each seed: no two rollouts share one.
+    """
     config = session.config
     requests = []
     for prompt, temperature in zip(prompts, temperatures, strict=True):
         ids = session.prompt_ids[prompt.prompt_id]
         seeds = tuple(
             sampling_seed(
-                config.seed, step=session.step, prompt_id=prompt.prompt_id, sample_index=first_index + i, phase=phase
+                config.seed,
+                step=session.step,
+                prompt_id=prompt.prompt_id,
+                sample_index=first_index + i,
+                phase=phase,
+                stream=session.method.sampling_stream,
             )
             for i in range(size)
         )

@@ -201,6 +201,7 @@ class OnlineLoop:
         token_count_P = batch.per_group(mask_BT.sum(dim=1)).sum(dim=1)
         observed = ClipObserved(
             scores_PG=batch.graded.reward_PG,
+            is_valid_PG=batch.graded.is_valid_PG,
             entropy=float(token_sum_P.sum() / token_count_P.sum()),
             entropy_P=token_sum_P / token_count_P,
         )
@@ -279,6 +280,7 @@ class OnlineLoop:
             ref_kl_per_sequence=per_sequence,
             prompt_ids=batch.prompt_ids,
             scores_PG=batch.graded.reward_PG,
+            is_valid_PG=batch.graded.is_valid_PG,
         )
         session.method_state = session.method.observe_update(session.method_state, observed)
 

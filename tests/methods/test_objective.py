@@ -119,6 +119,8 @@ def test_dual_clip_caps_what_a_bad_rollout_can_cost():
     given, log_ratio, band = rows([20.0, 2.0, 20.0], [-1.0, -1.0, 1.0])
     result = ClippedSurrogate(dual_clip=10.0)(given, log_ratio, band, MinibatchExtras())
     assert result.loss_BT[0].tolist() == pytest.approx([10.0, 2.0, -1.2])
+    # Both the cap and the band take a gradient away; the ratio 2 with A < 0 keeps its own.
+    assert result.active_BT[0].tolist() == [True, False, True]
 
 
 def test_cispo_weighs_with_the_clipped_ratio_between_zero_and_five():
@@ -188,6 +190,18 @@ def test_kl_cov_makes_the_top_tokens_pay_for_moving():
     result = part(moved, TokenRatio()(moved), band, extras)
     expected = [-1.5 * math.exp(0.1), math.exp(-0.3) + 0.6, 1.0, -0.5 * math.exp(0.2)]
     assert result.loss_BT[0].tolist() == pytest.approx(expected)
+
+
+def test_kl_cov_takes_no_gradient_from_the_rounding_of_equal_policies():
+    given, _, band = covariance_case()
+    logprob = given.logprob_BT.clone().requires_grad_()
+    residue = replace(given, logprob_BT=logprob, old_logprob_BT=given.logprob_BT + 1e-7)
+    part = KlCov(fraction=1.0, coefficient=1.0)
+    extras = part.prepare(residue, TokenRatio()(residue), band, Generator())
+    assert bool(extras.selected_BT.all())
+    (gradient,) = torch.autograd.grad(part(residue, TokenRatio()(residue), band, extras).loss_BT.sum(), logprob)
+    # That of -r A alone, at r = 1.
+    assert torch.allclose(gradient, -given.advantage_BT.expand_as(gradient), atol=1e-6)
 
 
 def test_effective_sample_fraction_is_one_on_policy_and_known_off_it():

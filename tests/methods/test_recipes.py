@@ -177,7 +177,15 @@ def test_needs_are_the_union_of_the_parts():
 def test_only_the_reconstruction_says_that_it_is_one():
     assert [name for name in EVERY if load_method(name).is_reconstruction] == ["four_q"]
     assert "reconstruction" in load_method("four_q").title
-    assert load_method("four_q").departures
+    with pytest.raises(ValueError, match="a reconstruction needs a caption that says what was assumed"):
+        load_method("four_q", {"caption": "''"})
+
+
+def test_every_reconstruction_tells_its_assumptions_in_captions_in_the_page_and_in_its_description():
+    method = load_method("four_q")
+    assert "assumed" in method.caption and "slope 1" in method.caption
+    assert method.model_dump(mode="json")["caption"] == method.caption
+    assert method.caption in methods_page() and method.caption in describe(method)
 
 
 def test_every_part_says_its_formula_and_has_a_name_of_its_own():
