@@ -162,10 +162,19 @@ def report(
 def methods(
     name: Annotated[str | None, typer.Argument(help="A method: print its whole resolved recipe.")] = None,
     diff: Annotated[tuple[str, str] | None, typer.Option(help="Two methods: print what differs.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the Markdown page of all methods to this file.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="With --page: a folder of runs, for what was measured.")] = None,
 ) -> None:
     """List the methods and their parts."""
-    from agpo_bench.commands.listing import list_methods
+    from agpo_bench.commands.listing import list_methods, write_page
 
+    if page is not None:
+        if name is not None or diff is not None:
+            raise ValueError("--page writes all methods; leave out the name and --diff")
+        write_page(page, runs=runs)
+        return
+    if runs is not None:
+        raise ValueError("--runs goes with --page FILE: the page is what tells of runs")
     list_methods(name=name, diff=diff)
 
 
@@ -229,6 +238,35 @@ def data_check(
     from agpo_bench.commands.data import check_data
 
     check_data(train=train, evaluation=evaluation, data=data, report=report, examples=examples)
+
+
+@data_app.command("probe")
+def data_probe(
+    *,
+    model: Annotated[str, typer.Option(help="embedded, smollm2, a local model directory, or a hub id.")] = "embedded",
+    tasks: Tasks = "all",
+    data: Annotated[str, typer.Option(help="embedded, hub, or a directory of benchmark files.")] = "embedded",
+    split: Annotated[str, typer.Option(help="test or dev.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=2, help="Only the first N items of each benchmark.")] = 100,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of an answer; default: 40 embedded, else as the task says.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of paraphrases and intervals.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
+) -> None:
+    """Ask whether a model knows test items by heart."""
+    from agpo_bench.commands.probe import run_probe
+
+    run_probe(
+        model=model,
+        tasks=tasks,
+        data=data,
+        split=split,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        report=report,
+    )
 
 
 @app.command("warm-start")
