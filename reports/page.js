@@ -17,6 +17,9 @@
     root.dataset.theme = isDark ? "light" : "dark";
   });
 
+  // A phone shows the contents on request.
+  if (matchMedia("(max-width: 44rem)").matches) $("contents").open = false;
+
   // Sorting: descending, ascending, then the order of the report. Empty cells stay last.
   for (const table of document.querySelectorAll("table.results")) {
     const body = table.tBodies[0];

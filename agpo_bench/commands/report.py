@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -60,18 +61,30 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _show(section: Section, console: Console) -> None:
+    """The table without its empty columns; without the spread where the screen is too narrow for it."""
     table = section.table
     assert table is not None
-    grid = Grid(title=section.title, caption=section.caption, caption_justify="left", title_justify="left")
-    grid.add_column("Method")
-    for column in table.columns:
-        grid.add_column(column.title, justify="right")
+    kept = [
+        index
+        for index in range(len(table.columns))
+        if any(row.cells[index].mean is not None or row.cells[index].text for row in table.rows)
+    ]
+    widths = [max(len(row.cells[index].printed()) for row in table.rows) for index in kept]
+    is_wide = sum(widths) + 3 * len(kept) + max(len(row.title) for row in table.rows) <= console.width
+    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    grid.add_column("Method", no_wrap=True)
+    for index in kept:
+        grid.add_column(table.columns[index].title, justify="right", overflow="fold")
     for row in table.rows:
-        grid.add_row(Text(row.title), *map(_styled, row.cells))
+        grid.add_row(Text(row.title), *(_styled(row.cells[index], with_spread=is_wide) for index in kept))
+    console.print(Text(section.title, style="bold"))
     console.print(grid)
+    console.print(Text(section.caption, style="dim"))
     for warning in section.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
+    console.print()
 
 
-def _styled(cell: Cell) -> Text:
-    return Text(cell.printed(), style={"best": "bold", "second": "italic", "": ""}[cell.mark])
+def _styled(cell: Cell, *, with_spread: bool) -> Text:
+    text = cell.printed() if with_spread else cell.printed_mean() + cell.printed_marks()
+    return Text(text, style={"best": "bold", "second": "italic", "": ""}[cell.mark])

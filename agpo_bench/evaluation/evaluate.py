@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import agpo_bench
 from agpo_bench import paths
 from agpo_bench.data.benchmarks import Split, load_task, task_names
 from agpo_bench.evaluation.counting import summarise
@@ -25,6 +21,7 @@ from agpo_bench.evaluation.results import (
     write_samples,
 )
 from agpo_bench.grading.answer import GradingMode
+from agpo_bench.provenance import git_commit, versions
 
 # lm-eval draws a progress bar a task around work that takes milliseconds; tqdm reads this when it is first imported.
 os.environ.setdefault("TQDM_DISABLE", "1")
@@ -243,8 +240,8 @@ def _blank_result(
             options.few_shot_source,
             *((decoding.temperature, decoding.top_p, decoding.seed) if decoding.num_draws else ()),
         ),
-        versions=_versions(),
-        git_commit=_git_commit(),
+        versions=versions(),
+        git_commit=git_commit(),
     )
 
 
@@ -263,27 +260,3 @@ def _device(name: str) -> str:
     if name != "auto":
         return name
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@cache
-def _versions() -> dict[str, str]:
-    found = {"agpo-bench": agpo_bench.__version__}
-    for package in ("lm-eval", "torch", "transformers", "datasets"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-@cache
-def _git_commit() -> str | None:
-    """Commit of the checkout that the package runs from; None for an installed wheel."""
-    checkout = Path(agpo_bench.__file__).resolve().parents[1]
-    if not (checkout / ".git").exists():
-        return None
-    command: Sequence[str] = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from agpo_bench.evaluation.results import EvalResult
 from agpo_bench.reporting.collect import Collection
@@ -14,7 +15,7 @@ def tasks_of(spec: TableSpec) -> list[str]:
     """Tasks a table prints scores of, in order."""
     found: dict[str, None] = {}
     for column in spec.columns:
-        if isinstance(column, AccuracyColumns):
+        if isinstance(column, AccuracyColumns | AverageColumn):
             found |= dict.fromkeys(column.tasks)
         if isinstance(column, FamilyColumns):
             found[column.task] = None
@@ -47,6 +48,8 @@ def _estimators(table: Table, collection: Collection) -> Iterable[str]:
     spec = table.spec
     if spec.difference_to is not None:
         yield f"Entries are differences to {collection.title(spec.difference_to)}, taken before rounding."
+    elif spec.relative:
+        yield "Entries are 100 (a / b - 1) of the two methods' means, taken before rounding."
     elif spec.comparisons:
         yield "Entries are differences of the two methods' means, taken before rounding."
     if spec.test == "seeds":
@@ -54,8 +57,8 @@ def _estimators(table: Table, collection: Collection) -> Iterable[str]:
     if spec.test == "items":
         yield (
             "Stars: paired test on the same items (exact McNemar where a side is one run of 0/1 scores, else a seeded "
-            "bootstrap of 10,000 resamples of the seeds' mean); * p < .05, ** p < .01, *** p < .001 after Holm over "
-            "the table."
+            "bootstrap of 10,000 resamples of the seeds' mean, within benchmarks for the average); * p < .05, "
+            "** p < .01, *** p < .001 after Holm over the table."
         )
     if table.has_spread:
         yield {
@@ -110,8 +113,15 @@ def training_sentences(collections: Sequence[Collection]) -> Iterable[str]:
     yield f"Updates a rollout batch: {', '.join(map(str, updates))}."
     seeds = sorted({run.seed for run in runs})
     yield f"Seeds: {', '.join(map(str, seeds))}."
+    yield from sorted({_copies(run.contamination) for run in runs if run.contamination})
     notes = {str(run.recipe["caption"]) for run in runs if run.recipe.get("caption")}
     yield from sorted(notes)
+
+
+def _copies(contamination: Mapping[str, Any]) -> str:
+    """What a run found of the test items among its training problems, and what it did about it."""
+    done = {"strict": "copies left out", "report": "copies kept"}.get(str(contamination["dedup"]))
+    return f"Training data: {contamination['summary']}{f' ({done})' if done else ''}."
 
 
 def _grouped(word: str, values: dict[str, list[str]]) -> str:

@@ -70,17 +70,17 @@ def _bounds(cell: Cell) -> tuple[float, float]:
 
 
 def starred(
-    test: Literal["none", "seeds", "items"], rows: Sequence[Row], tasks: Sequence[tuple[Collection, str] | None]
+    test: Literal["none", "seeds", "items"], rows: Sequence[Row], tasks: Sequence[Sequence[tuple[Collection, str]]]
 ) -> list[Row]:
     """Star every difference whose p-value, adjusted by Holm over all tested cells of the table, is small."""
     if test == "none":
         return list(rows)
     tested: dict[tuple[int, int], float] = {}
     for i, row in enumerate(rows):
-        for j, (cell, task) in enumerate(zip(row.cells, tasks, strict=True)):
+        for j, (cell, behind) in enumerate(zip(row.cells, tasks, strict=True)):
             if cell.baseline is None or cell.mean is None:
                 continue
-            p_value = _across_seeds(cell) if test == "seeds" else _across_items(row, task)
+            p_value = _across_seeds(cell) if test == "seeds" else _across_items(row, behind)
             if p_value is not None:
                 tested[i, j] = p_value
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
@@ -104,23 +104,21 @@ def _across_seeds(cell: Cell) -> float | None:
     return None if found is None else found.p_value
 
 
-def _across_items(row: Row, task: tuple[Collection, str] | None) -> float | None:
-    """McNemar where each side has one run of 0/1 scores, else the paired bootstrap over items of the seeds' means."""
-    if task is None or row.minus is None:
+def _across_items(row: Row, behind: Sequence[tuple[Collection, str]]) -> float | None:
+    """McNemar where each side has one run of 0/1 scores on one task, else the bootstrap over items of seeds' means."""
+    if not behind or row.minus is None:
         return None
-    collection, name = task
-    first, second = item_means(collection, row.method, name), item_means(collection, row.minus, name)
-    if first is None or second is None:
-        return None
-    common = sorted(first.keys() & second.keys())
-    if not common:
-        return None
-    a, b = [first[item] for item in common], [second[item] for item in common]
-    if {*a, *b} <= {0.0, 1.0}:
+    strata = []
+    for collection, task in behind:
+        first, second = item_means(collection, row.method, task), item_means(collection, row.minus, task)
+        common = sorted(first.keys() & second.keys()) if first and second else []
+        if not first or not second or not common:
+            return None
+        strata.append(([first[item] for item in common], [second[item] for item in common]))
+    (a, b), *others = strata
+    if not others and {*a, *b} <= {0.0, 1.0}:
         return mcnemar(a, b)
-    if a == b:
-        return 1.0
-    return paired_bootstrap(a, b, generator=np.random.default_rng(BOOTSTRAP_SEED)).p_value
+    return paired_bootstrap(strata, generator=np.random.default_rng(BOOTSTRAP_SEED)).p_value
 
 
 def item_means(collection: Collection, method: str, task: str) -> dict[int, float] | None:

@@ -24,6 +24,7 @@ from agpo_bench.reporting.spec import (
 from agpo_bench.reporting.tables import Cell, Column, Row, Table
 
 Titles = Callable[[str], str]
+A_COLUMN_IS_MISSING = "a column is missing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class _ColumnPlan:
     cell: Callable[[str], Cell]
     """The cell of a method."""
     minus: str | None = None
-    task: tuple[Collection, str] | None = None
+    tasks: tuple[tuple[Collection, str], ...] = ()
     """Whose items a paired test may use."""
     is_accuracy: bool = False
 
@@ -42,7 +43,7 @@ def fill(name: str, spec: TableSpec, collections: Sequence[Collection], *, task_
     plans = _plan(spec, collections, task_titles)
     rows = [_row(spec, plans, collections, method, minus) for method, minus in _row_methods(spec, collections)]
     columns = tuple(plan.column for plan in plans)
-    rows = starred(spec.test, rows, [plan.task for plan in plans])
+    rows = starred(spec.test, rows, [plan.tasks for plan in plans])
     return Table(name=name, spec=spec, columns=columns, rows=tuple(marked(rows, columns)))
 
 
@@ -121,7 +122,7 @@ def _accuracy_plan(
         ),
         cell=lambda method: _score(collection, method, task, spec, part),
         minus=part.minus,
-        task=(collection, task) if part.measure == "greedy" else None,
+        tasks=((collection, task),) if part.measure == "greedy" else (),
         is_accuracy=True,
     )
 
@@ -138,16 +139,20 @@ def _family_plan(spec: TableSpec, collection: Collection, task: str, titles: Tit
 def _average_plan(
     spec: TableSpec, part: AverageColumn, plans: Sequence[_ColumnPlan], collection: Collection
 ) -> _ColumnPlan:
+    tasks: list[str] = []
     if any(isinstance(other, FamilyColumns) for other in spec.columns):
         cells = [plan.cell for plan in plans if plan.is_accuracy]
     else:
-        same = [
-            other
+        shown = (
+            task
             for other in spec.columns
             if isinstance(other, AccuracyColumns)
-            and (other.measure, other.k, other.minus) == (part.measure, part.k, None)
-        ]
-        cells = [_accuracy_plan(spec, collection, other, task, str).cell for other in same for task in other.tasks]
+            if (other.measure, other.k, other.minus) == (part.measure, part.k, None)
+            for task in other.tasks
+        )
+        tasks = list(part.tasks or shown)
+        score = AccuracyColumns(use="accuracy", group="", tasks=tuple(tasks), measure=part.measure, k=part.k)
+        cells = [_accuracy_plan(spec, collection, score, task, str).cell for task in tasks]
     return _ColumnPlan(
         column=Column(
             title=part.title,
@@ -158,6 +163,7 @@ def _average_plan(
         ),
         cell=lambda method: _average([cell(method) for cell in cells], spec.decimals),
         minus=part.minus,
+        tasks=tuple((collection, task) for task in tasks) if part.measure == "greedy" else (),
     )
 
 
@@ -199,7 +205,7 @@ def _measured(one: Evaluated, part: AccuracyColumns) -> Fraction | None:
 
 def _average(parts: Sequence[Cell], decimals: int) -> Cell:
     if not parts or any(not cell.per_seed for cell in parts):
-        return Cell(decimals=decimals, note="a column is missing")
+        return Cell(decimals=decimals, note=A_COLUMN_IS_MISSING)
     if len({len(cell.per_seed) for cell in parts}) > 1:
         return Cell(decimals=decimals, note="the columns have different numbers of seeds")
     per_seed = tuple(sum(values, Fraction(0)) / len(parts) for values in zip(*(c.per_seed for c in parts), strict=True))

@@ -89,7 +89,7 @@ def _facts(runs: Sequence[Any], results: Sequence[Any]) -> list[tuple[str, str]]
             ("Model", joined({run.model for run in runs})),
             ("Budget", joined({f"{engineering(run.budget)} generated tokens" for run in runs})),
             ("Runs", f"{len(runs)} of {len({run.method for run in runs})} methods"),
-            ("Seeds", joined({str(run.seed) for run in runs})),
+            ("Seeds", ", ".join(map(str, sorted({run.seed for run in runs})))),
         ]
     commits = {str(result.git_commit)[:12] for result in results if result.git_commit}
     return [*facts, ("Commit", joined(commits))]

@@ -14,7 +14,7 @@ from agpo_bench.reporting.against_paper import comparison_caption, minus_paper, 
 from agpo_bench.reporting.captions import table_caption, tasks_of, uses_draws
 from agpo_bench.reporting.collect import Collection, collect
 from agpo_bench.reporting.figure_data import Figure, curve_figure, heatmap_figure, metrics_figure
-from agpo_bench.reporting.fill import fill
+from agpo_bench.reporting.fill import A_COLUMN_IS_MISSING, fill
 from agpo_bench.reporting.page import Section, render_page
 from agpo_bench.reporting.render import render_markdown, render_markdown_figure, render_tex
 from agpo_bench.reporting.spec import (
@@ -95,7 +95,7 @@ class _Builder:
             )
         table = fill(name, spec, collections, task_titles=lambda task: load_task(task).title)
         if not any(cell.mean is not None or cell.text for row in table.rows for cell in row.cells):
-            notes = sorted({cell.note for row in table.rows for cell in row.cells if cell.note})
+            notes = sorted({cell.note for row in table.rows for cell in row.cells if cell.note} - {A_COLUMN_IS_MISSING})
             self.not_printed.setdefault(spec.title, "; ".join(notes[:2]) or "no row has a number")
             return
         title = spec.title + self._family(collections)

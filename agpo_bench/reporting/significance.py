@@ -91,20 +91,29 @@ def mcnemar(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def paired_bootstrap(
-    first: Sequence[float], second: Sequence[float], *, generator: np.random.Generator, resamples: int = 10_000
+    strata: Sequence[tuple[Sequence[float], Sequence[float]]],
+    *,
+    generator: np.random.Generator,
+    resamples: int = 10_000,
 ) -> Comparison:
-    """Two-sided p-value of the mean paired difference under resampled items (differences centred under the null)."""
-    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if a.shape != b.shape or not a.size:
-        raise ValueError(f"a paired test needs the same items: {a.size} scores against {b.size}")
-    difference = a - b
-    centred = difference - difference.mean()
-    hits = 0
-    for start in range(0, resamples, 256):  # in blocks: a table of resamples x items need not fit in memory
-        rows = min(256, resamples - start)
-        means = centred[generator.integers(0, a.size, size=(rows, a.size))].mean(axis=1)
-        hits += int((np.abs(means) >= abs(difference.mean()) - 1e-12).sum())
-    return Comparison(float(difference.mean()), float("nan"), float("nan"), (hits + 1) / (resamples + 1))
+    """Two-sided p-value of a mean paired difference under resampled items (differences centred under the null).
+
+    ``strata`` holds one pair of scores a benchmark: items are resampled within each, and the statistic is the
+    unweighted mean over benchmarks. The smallest possible p-value is 1 / (resamples + 1).
+    """
+    observed, means = 0.0, np.zeros(resamples)
+    for first, second in strata:
+        a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+        if a.shape != b.shape or not a.size:
+            raise ValueError(f"a paired test needs the same items: {a.size} scores against {b.size}")
+        difference = a - b
+        observed += float(difference.mean()) / len(strata)
+        # Items with equal differences are alike: how often each value is drawn is multinomial, and cheap.
+        values, counts = np.unique(difference - difference.mean(), return_counts=True)
+        drawn = generator.multinomial(a.size, counts / a.size, size=resamples)
+        means += drawn @ values / a.size / len(strata)
+    hits = int((np.abs(means) >= abs(observed) - 1e-12).sum())
+    return Comparison(observed, float("nan"), float("nan"), (hits + 1) / (resamples + 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

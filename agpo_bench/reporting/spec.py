@@ -51,6 +51,8 @@ class AverageColumn(_Closed):
 
     use: Literal["average"]
     title: str = "Average"
+    tasks: tuple[str, ...] = ()
+    """Tasks to average; empty for those of the table's accuracy columns of the same measure."""
     measure: Measure = "greedy"
     k: int | None = Field(default=None, ge=1)
     minus: str | None = None

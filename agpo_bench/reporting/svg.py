@@ -32,7 +32,9 @@ def draw_svg(figure: Figure) -> list[str]:
 
 
 def engineering(value: float) -> str:
-    """A short number: 150k, 2.5M, 0.04."""
+    """A short number: 150k, 2.5M, 0.04; never a minus zero."""
+    if abs(value) < 1e-12:
+        return "0"
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.4g}{letter}"
@@ -126,11 +128,13 @@ def _grid(px: _Scale, py: _Scale, x_ticks: Sequence[float], y_ticks: Sequence[fl
 
 def _heat_svg(figure: Figure, heat: Heat) -> str:
     rows, columns = heat.values.shape
-    left, top, cell_height = 96, 10, 15
+    left, top, cell_height = 96, 26, 15
     cell_width = max(44, min(90, 560 // columns))
     width, height = left + cell_width * columns + 10, top + cell_height * rows + 96
     limit = float(np.nanmax(np.abs(heat.values))) or 1.0
-    parts = []
+    parts = [
+        f'<text class="axis" x="{left}" y="14">blue: better, red: worse; full colour: {limit:.1f} points</text>',
+    ]
     for r in range(rows):
         y = top + r * cell_height
         parts.append(
@@ -163,7 +167,7 @@ def _heat_svg(figure: Figure, heat: Heat) -> str:
 def _padded(values: np.ndarray, share: float) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
     low, high = float(finite.min()), float(finite.max())
-    if high == low:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # a constant, up to the noise of averaging it
         return low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
     return low - share * (high - low), high + share * (high - low)
 

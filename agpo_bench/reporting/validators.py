@@ -51,7 +51,13 @@ def mismatches(collection: Collection, tasks: Sequence[str], *, uses_draws: bool
     """What makes rows of one table incomparable; a report is refused for it."""
     results = [one.result for (_, _, task), one in collection.evaluated.items() if task in tasks]
     fields = (*_MUST_AGREE, *(_DRAWS_MUST_AGREE if uses_draws else ()))
-    return [*_mixed(results, fields), *_configs(collection), *_recipes(collection), *_wrong_model(collection)]
+    return [
+        *_mixed(results, fields),
+        *_configs(collection),
+        *_recipes(collection),
+        *_wrong_model(collection),
+        *_data(collection),
+    ]
 
 
 def warnings(collection: Collection, tasks: Sequence[str]) -> list[str]:
@@ -154,6 +160,17 @@ def _wrong_model(collection: Collection) -> Iterable[str]:
         yield "The runs started from different weights under one model name."
 
 
+def _data(collection: Collection) -> Iterable[str]:
+    """Training problems by their checksums; runs that did not write them are not judged."""
+    seen: dict[str, set[str]] = defaultdict(set)
+    for run in collection.runs:
+        for task, checksum in run.provenance.get("training_data_sha256", {}).items():
+            seen[task].add(checksum)
+    mixed = sorted(task for task, checksums in seen.items() if len(checksums) > 1)
+    if mixed:
+        yield f"The runs were trained on different problems of {', '.join(mixed)}."
+
+
 def _budgets(collection: Collection) -> Iterable[str]:
     used = {f"{run.method}/seed-{run.seed}": run.tokens_used for run in collection.runs if run.is_finished}
     if used and max(used.values()) - min(used.values()) > MAX_BUDGET_SPREAD * max(used.values()):
@@ -174,15 +191,19 @@ def _leaked(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
 
 
 def _contaminated(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:
+    by_remark: dict[str, list[str]] = defaultdict(list)
     for run in collection.runs:
         where = f"{run.title} seed {run.seed}"
         found = run.contamination
         if found.get("dedup") == "off":
-            yield f"{where} was trained without comparing its problems with the test items."
+            by_remark["trained without comparing the problems with the test items"].append(where)
         if found.get("dedup") == "report" and found["num_copies"]:
-            yield f"{where} was trained on {found['num_copies']} problems that are copies of test items."
+            by_remark[f"trained on {found['num_copies']} problems that are copies of test items"].append(where)
         if missing := sorted(set(found.get("not_compared", ())) & set(tasks)):
-            yield f"{where}: its training problems were not compared with the test items of {', '.join(missing)}."
+            by_remark[f"training problems not compared with the test items of {', '.join(missing)}"].append(where)
+    for remark, places in by_remark.items():
+        shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+        yield f"{shown}: {remark}."
 
 
 def _seeds(collection: Collection) -> Iterable[str]:

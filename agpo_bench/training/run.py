@@ -19,6 +19,7 @@ from agpo_bench.config import RunConfig, fingerprint
 from agpo_bench.files import append_lines, json_line, truncate, write_whole
 from agpo_bench.training import checkpoint as checkpoints
 from agpo_bench.training.metrics import StepRecord, StepResult
+from agpo_bench.training.provenance import write_provenance
 from agpo_bench.training.session import Session
 from agpo_bench.training.setup import build_session, check, restore
 
@@ -75,6 +76,7 @@ def train(
     write_whole(directory / paths.RECIPE_FILE, _yaml(method.model_dump(mode="json")))
     write_whole(directory / paths.CONFIG_FILE, _yaml(config.model_dump(mode="json")))
     write_whole(directory / paths.CONTAMINATION_FILE, json.dumps(session.contamination.to_json(), indent=1) + "\n")
+    write_provenance(directory, session)
     _cut_files(directory, restore(session, folder) if folder is not None else None)
     take_step = _loop(session)
     if on_start is not None:

@@ -50,7 +50,7 @@ def test_paired_bootstrap_is_seeded_and_agrees_with_the_normal_test_on_many_item
     rng = np.random.default_rng(0)
     first, second = rng.normal(0.15, 1, 400), rng.normal(0, 1, 400)
     runs = [
-        significance.paired_bootstrap(first, second, generator=np.random.default_rng(7), resamples=4000).p_value
+        significance.paired_bootstrap([(first, second)], generator=np.random.default_rng(7), resamples=4000).p_value
         for _ in range(2)
     ]
     assert runs[0] == runs[1]
