@@ -53,8 +53,9 @@ paper-small: .venv/installed  ## every method and ablation of the paper, three s
 grading-report: .venv/installed-test  ## what the graders accept and reject, as docs/grading.md
 	$(BIN)/python -m agpo_bench.grading.evidence --data $(DATA) --cases $(CASES) --out docs/grading.md
 
+# RUNS: a folder of evaluated runs, for the measured behaviour.
 docs: .venv/installed  ## docs/methods.md, from the recipes
-	$(BIN)/agpo-bench methods --page docs/methods.md
+	$(BIN)/agpo-bench methods --page docs/methods.md $(if $(RUNS),--runs $(RUNS))
 
 clean:
 	rm -rf .venv runs dist build .pytest_cache .mypy_cache .ruff_cache

@@ -128,6 +128,15 @@ def test_methods_and_tasks_are_listed() -> None:
     assert "gaokao_cloze" in run("tasks").stdout
 
 
+def test_the_page_of_all_methods_is_written_to_the_file_asked_for(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "methods.md"
+    assert run("methods", "--page", str(page)).returncode == 0
+    assert "## AGPO (`agpo`)" in page.read_text(encoding="utf-8")
+    assert "--page writes all methods" in refused("methods", "agpo", "--page", str(page))
+    assert "--runs goes with --page" in refused("methods", "--runs", str(tmp_path))
+    assert "no results in" in refused("methods", "--page", str(page), "--runs", str(tmp_path))
+
+
 SMALL = ("--set", "prompts_per_batch=4", "--set", "group_size=4", "--set", "max_new_tokens=24", "--tasks", "gsm8k,math")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +34,21 @@ def list_methods(*, name: str | None, diff: tuple[str, str] | None) -> None:
         for row in rows:
             table.add_row(row.name, row.title, *row.parts.values())
         _show(table)
+
+
+def write_page(file: Path, *, runs: Path | None) -> None:
+    """The page of all methods, with what the runs of a folder did where one is given."""
+    limit_threads(1)
+    from agpo_bench.files import write_whole
+    from agpo_bench.methods.describe import methods_page
+
+    behaviour = {}
+    if runs is not None:
+        from agpo_bench.reporting.behaviour import measured_behaviour
+
+        behaviour = measured_behaviour(runs)
+    write_whole(file, methods_page(behaviour))
+    typer.echo(f"{file}: {len(behaviour)} methods with measured behaviour" if runs else str(file))
 
 
 def list_tasks() -> None:

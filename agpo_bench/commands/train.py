@@ -60,7 +60,7 @@ class PlannedRun:
     @property
     def replays(self) -> bool:
         """Whether the method reads the log of another run."""
-        return any(getattr(part, "path", None) is not None for part in self.method.parts.values())
+        return bool(self.method.logs)
 
 
 def print_presets() -> None:
@@ -142,7 +142,7 @@ def plan(
     runs = []
     for selector in dict.fromkeys(selectors):
         method = load_method(selector, recipe_changes)
-        if "group_size" in _explicit(arguments) and method.group_size not in (None, configs[0].group_size):
+        if "group_size" in _explicit(arguments) and method.group_size not in (None, 1, configs[0].group_size):
             raise ValueError(
                 f"{method.name}: its recipe fixes group_size {method.group_size}, so --set group_size would do nothing"
             )

@@ -108,7 +108,7 @@ def _temperature(method: Method) -> str:
 def methods_page(behaviour: Mapping[str, str] | None = None) -> str:
     """The Markdown page of all methods: the table, then formula, defaults, source and departures of each.
 
-    ``behaviour`` maps a method's name to a sentence about what was measured on the embedded default.
+    ``behaviour`` maps a method's name to a sentence about what its runs did.
     """
     rows = method_table()
     shown = [slot for slot in SLOTS if slot not in ("reward", "critic", "preference")]
@@ -137,7 +137,7 @@ def methods_page(behaviour: Mapping[str, str] | None = None) -> str:
             lines += ["", "Departures:", ""]
             lines += [f"- {sentence}" for sentence in method.departures]
         if behaviour and method.name in behaviour:
-            lines += ["", f"Measured on the embedded sample: {behaviour[method.name]}"]
+            lines += ["", f"Measured: {behaviour[method.name]}"]
     lines += ["", "# Parts"]
     for slot, use in sorted(used, key=lambda key: (SLOTS.index(key[0]), key[1])):
         lines += ["", f"## {slot} {use}", "", explanation(used[(slot, use)])]

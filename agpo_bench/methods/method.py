@@ -186,6 +186,12 @@ class Method(BaseModel):
                 changes[slot] = part.model_copy(update={"path": filled})
         return self.model_copy(update=changes) if changes else self
 
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """Paths of the logs that its parts replay; empty for most methods."""
+        found = [getattr(part, "path", None) for part in self.parts.values()]
+        return tuple(dict.fromkeys(path for path in found if path is not None))
+
     def rollouts_per_prompt(self, group_size: int) -> int:
         """Training rollouts of a prompt, ``group_size`` being the run's."""
         return (self.group_size or group_size) + self.needs.extra_rollouts

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from agpo_bench import paths
 from agpo_bench.config import RunConfig
 from agpo_bench.data.benchmarks import load_prompts, load_task, open_source, task_names
 from agpo_bench.ledger import TokenLedger
-from agpo_bench.methods.probe import GroupProbe
 from agpo_bench.records import Prompt
 from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.torch_sampler import TorchSampler
@@ -44,6 +44,7 @@ def model_path(model: str) -> str:
 
 def build_session(config: RunConfig, method: Method) -> Session:
     """A session at step 0; ``check`` has been asked before."""
+    check_logs(method)
     prompts, stop = training_prompts(config)
     prompts, contamination = decontaminate(prompts, config)
     torch.manual_seed(config.seed)
@@ -80,11 +81,6 @@ def build_session(config: RunConfig, method: Method) -> Session:
 def check(config: RunConfig, method: Method) -> None:
     """Refuse what cannot work together, before anything is loaded."""
     method.check_run(group_size=config.group_size, updates_per_rollout=config.updates_per_rollout)
-    if isinstance(method.probe, GroupProbe) and method.probe.scope == "prompt" and method.groups.use != "all":
-        raise ValueError(
-            f"{method.name}: probe scope 'prompt' ties controllers to the prompts of the probe, and groups "
-            f"{method.groups.use!r} replaces prompts after it; use scope batch or groups all"
-        )
     size = method.rollouts_per_prompt(config.group_size)
     worst = worst_case_tokens(config, method)
     if config.budget < worst:
@@ -93,6 +89,17 @@ def check(config: RunConfig, method: Method) -> None:
             f"{worst:,} ({num_prompts(config, method)} prompts, groups of {size}, {config.max_new_tokens} tokens each"
             f"{', and a probe' if method.needs.probe else ''}); raise the budget or lower prompts_per_batch"
         )
+
+
+def check_logs(method: Method) -> None:
+    """Refuse to replay the log of a run that stopped half-way: its last value would stand for the rest."""
+    for path in method.logs:
+        run = Path(path).parent
+        if not (run / paths.CONFIG_FILE).is_file():
+            continue  # a log without its run
+        newest = checkpoints.newest_checkpoint(run)
+        if newest is None or not checkpoints.read_state(newest).is_finished:
+            raise ValueError(f"{method.name} replays {path}, and that run is not finished; finish it with --resume")
 
 
 def worst_case_tokens(config: RunConfig, method: Method) -> int:
