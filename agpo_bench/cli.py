@@ -240,6 +240,35 @@ def data_check(
     check_data(train=train, evaluation=evaluation, data=data, report=report, examples=examples)
 
 
+@data_app.command("probe")
+def data_probe(
+    *,
+    model: Annotated[str, typer.Option(help="embedded, smollm2, a local model directory, or a hub id.")] = "embedded",
+    tasks: Tasks = "all",
+    data: Annotated[str, typer.Option(help="embedded, hub, or a directory of benchmark files.")] = "embedded",
+    split: Annotated[str, typer.Option(help="test or dev.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=2, help="Only the first N items of each benchmark.")] = 100,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of an answer; default: 40 embedded, else as the task says.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of paraphrases and intervals.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
+) -> None:
+    """Ask whether a model knows test items by heart."""
+    from agpo_bench.commands.probe import run_probe
+
+    run_probe(
+        model=model,
+        tasks=tasks,
+        data=data,
+        split=split,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        report=report,
+    )
+
+
 @app.command("warm-start")
 def warm_start(
     out: Annotated[Path, typer.Option(help="Folder for the remade model.")] = Path("warm-start"),
