@@ -15,6 +15,7 @@ from measure import Comparison, Measurement, Stopwatch, alternate, report, table
 from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.sampler import SamplingRequest, sampling_seed
 from agpo_bench.rollout.torch_sampler import TorchSampler
+from agpo_bench.training.setup import model_path
 
 
 def _batches(args: argparse.Namespace, encoder: PromptEncoder) -> list[list[tuple[str, tuple[int, ...]]]]:
@@ -57,10 +58,11 @@ def ours(args: argparse.Namespace) -> Measurement:
 
 def peer(args: argparse.Namespace) -> Measurement:
     """``generate()`` on the left-padded batch."""
-    from transformers import GenerationConfig
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     loaded = setting.load(args.model, lengths=args.lengths)
-    model, eos = loaded.model, sorted(loaded.terminators)
+    model = AutoModelForCausalLM.from_pretrained(model_path(args.model), dtype="float32").eval()
+    eos = sorted(loaded.terminators)
     # Without this the model's own end-of-sequence ids come back where none is wanted.
     model.generation_config.eos_token_id = eos or None
     settings = GenerationConfig(
