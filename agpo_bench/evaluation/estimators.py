@@ -128,7 +128,8 @@ def clustered_standard_error(scores_by_question: Sequence[Sequence[float]]) -> f
     r"""Standard error of a mean over questions, draws of one question taken as one cluster.
 
     :math:`\sqrt{\frac{1}{Q(Q-1)} \sum_q (\bar s_q - \bar s)^2}` with :math:`\bar s_q` a question's mean score:
-    copies of a draw that always agree add nothing (Miller 2024, "Adding error bars to evals"). None below two questions.
+    copies of a draw that always agree add nothing (Miller 2024, "Adding error bars to evals"). None below two
+    questions.
     """
     means = [math.fsum(scores) / len(scores) for scores in scores_by_question if len(scores)]
     if len(means) < 2:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agpo_bench import paths
-from agpo_bench.data.benchmarks import Split, load_task, task_names
+from agpo_bench.data.benchmarks import Split, grader_for, load_task, task_names
 from agpo_bench.evaluation.counting import summarise
 from agpo_bench.evaluation.draws import DRAWS_FILE, DrawFile, draw_key
 from agpo_bench.evaluation.results import (
@@ -159,6 +159,7 @@ def _evaluate_task(
         progress=None if progress is None else lambda task, done, total: progress(label, task, done, total),
     )
     answered = task.ask(lm)
+    blank = blank.model_copy(update={"grader_details": _grader_details(name, options.grading)})
     result = summarise(answered.samples, blank=blank, ks=options.maj)
     assert result.accuracy is None or answered.score is None or abs(result.accuracy - answered.score) < 1e-9
     write_items(items, answered.items)
@@ -243,6 +244,13 @@ def _blank_result(
         versions=versions(),
         git_commit=git_commit(),
     )
+
+
+def _grader_details(name: str, mode: GradingMode) -> dict[str, str | float | int | None]:
+    from agpo_bench.grading.program import ProgramGrader
+
+    grader = grader_for(name, mode)
+    return grader.describe() if isinstance(grader, ProgramGrader) else {}
 
 
 def _initial_directory(directory: Path, fingerprint: str) -> Path:

@@ -109,6 +109,8 @@ class EvalResult(BaseModel):
     tokens_eval: int
     """Tokens generated for this result. Never part of a training budget."""
     grading_mode: str
+    grader_details: Mapping[str, str | float | int | None] = Field(default_factory=dict)
+    """What else decides a score: for programs the isolation and the limits they ran under; empty for other kinds."""
     protocol_version: int
     task_version: int
     num_few_shot: int

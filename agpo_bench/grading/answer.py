@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from agpo_bench.records import Reference, Verdict
 
 GradingMode = Literal["official", "deepseek", "lm_eval"]
-"""``official`` is our rule; the others reproduce published rules, their defects included, to compare with old numbers."""
+"""``official`` is our rule; the others reproduce published rules, defects included, to compare with old numbers."""
 
 
 class Grader(Protocol):

@@ -31,6 +31,12 @@ _BETWEEN_BOXES = re.compile(r"[\s$)\\]{0,6}(?:[;,、和与及]|and\b|\\text\{\s?
 _TOKEN = re.compile(r"\\text\s?\{\s?(?:and|和|与|及)\s?\}|\sand\s|\\[^A-Za-z(){}\[\]]|[()\[\]{};,、和]")
 _DELIMITER = re.compile(r"\$|\\[()]|\\\[(?!\d)|\\\]|\*\*")
 _THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_CIRCLED_RUN = re.compile(r"(?:\\textcircled\{[0-9]+\}\s?)+")
+_MEASURE_WORD = re.compile(
+    r"(?<=[0-9})π])\s?(?:\\text\{\s?)?(?:[个元人次种天年秒度岁条项组件名位米克吨]|厘米|千米|千克|分钟|小时|平方(?:厘|千|分)?米|立方(?:厘|分)?米)"
+    r"\s?\}?$"
+)
+"""A unit in Chinese behind a value: 2个 fills the blank that 2 fills."""
 _SPACES = re.compile(r"\s+")
 _SYMBOL = re.compile(
     r"\s*\|?(?:\\[A-Za-z]{1,12}\s?\{?)?[A-Za-z]{1,4}'?\}?(?:_\{?[A-Za-z0-9+-]{1,6}\}?)?(?:\([^()=]{1,12}\))?\|?\s*="
@@ -105,6 +111,8 @@ def split_blanks(text: str) -> list[str]:
     parts = _split_top_level(text, at_semicolon=True)
     if len(parts) == 1:
         parts = _split_top_level(text, at_semicolon=False)
+        if len(parts) > 1 and all(_CIRCLED_RUN.fullmatch(_clean(part)) for part in parts):
+            return ["".join(map(_clean, parts))]  # ①、③ is the one answer ①③
     return [part for part in map(_clean, parts) if part]
 
 
@@ -191,6 +199,7 @@ def _blank_equal(first: str, second: str, expressions_equal: Callable[[str, str]
         return True
     if max(len(bare_first), len(bare_second)) > MAX_BLANK_CHARS:
         return False
+    first, second = _MEASURE_WORD.sub("", first), _MEASURE_WORD.sub("", second)
     if expressions_equal(first, second):
         return True
     # "S_n = 5" fills the blank that "5" fills.

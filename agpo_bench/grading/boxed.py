@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 
 _UNBRACED_BOX = re.compile(r"\\boxed[ ~]{1,4}(-?[0-9][0-9.,]{0,40})(?=\$|\Z)")
+_NAMED_BOX = re.compile(r"\\boxed(?![A-Za-z])(?!\s{0,4}\{)")
+_ANY_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,4}\{")
+_FORMULA = re.compile(r"(?<![\\$])\$([^$\n]{1,400})(?<!\\)\$(?!\$)")
 _SENTENCE = re.compile(r"final\s+answer\s+is\s*:?", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"I\s+hope\s+it\s+is\s+correct", re.IGNORECASE)
 _CLOSE_THINK = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
@@ -72,6 +75,17 @@ def final_answer_sentence(text: str) -> str | None:
             span = span[: close + 1]
     span = unwrap_math(span.rstrip(" .。") if not span.endswith("\\.") else span)
     return span or None
+
+
+def formula_of_named_box(text: str) -> str | None:
+    r"""The last ``$…$`` of a response that writes the word ``\boxed`` and never a group behind it; else None.
+
+    The response meant to mark its answer and did not; a group that is opened and cut off is no answer.
+    """
+    if not _NAMED_BOX.search(text) or _ANY_BOX.search(text):
+        return None
+    formulas = _FORMULA.findall(text)
+    return formulas[-1].strip() or None if formulas else None
 
 
 def unwrap_math(text: str) -> str:

@@ -31,7 +31,8 @@ _CUE = re.compile(
     r"\b(?:answer|antwort|respuesta|réponse)s?\b[*_\s]{0,3}(?:is\b|are\b|:)[*_]{0,3}"
     r"|\b(?:correct|right|best|final)\s(?:answer|option|choice|statement)s?\s(?:is|are|would be)\b"
     r"|(?<!not )\b(?:choose|select|pick)\b\s?(?:option|choice|answer)?"
-    r"|故?(?:正确)?(?:的)?答案(?:应该?)?[是为选]?[*_]{0,2}\s?:?[*_]{0,2}"
+    r"|故?(?:正确)?(?:的)?答案(?:应该?)?[是为选]?】?[*_]{0,2}\s?:?[*_]{0,2}"
+    r"|(?<!不)正确的(?:选项|结论|命题|说法|序号|一项|有|是|为){1,3}\s?:?"
     r"|(?<![不非别没])选(?:择|项)?(?:为|是)?[*_]{0,2}\s?:?[*_]{0,2}(?!项)",
     re.IGNORECASE,
 )
@@ -58,7 +59,9 @@ _POSTFIX = re.compile(
     r"(?:\b(?:[Oo]ptions?|[Cc]hoices?|[Ss]tatements?)\s|选项\s?|只有)[($*\s]{0,4}([A-Z])[)$*\s]{0,4}"
     r"(?:is|are|是|为)?\s?(?:the\s|最)?(?:only\s)?(?:correct|right|best|true|正确|对的|对)(?![A-Za-z误])"
     r"|\(([A-Z])\)\s(?:is|are)\s(?:the\s)?(?:only\s)?(?:correct|right|best)\b"
+    r"|(?<![A-Za-z0-9_\\^(])\(?([A-Z])\)?\sis\sthe\s(?:(?:correct|right|best|final)\s)?(?:answer|option|choice)\b"
 )
+_BETWEEN_BOXES = re.compile(r"[\s$)\\]{0,4}(?:,|、|;|和|与|及|\band\b)[\s$(\\]{0,4}")
 _OR = re.compile(r"\s*(?:\bor\b|或者?|/)\s*")
 
 
@@ -210,14 +213,24 @@ def _whole(content: str, letters: str) -> str | None:
 
 def _boxed(text: str, letters: str) -> list[_Statement]:
     r"""Boxes whose content is a pick: ``B``, ``\text{(B)}``, ``B. 14``, ``C: the mass``, ``14 \text{ (B)}``."""
-    statements = []
+    statements: list[_Statement] = []
+    end = 0
     for box in find_boxes(text)[-20:]:
         if box.end - box.start > 600:
             continue
         content = box.content(text)
         picked = _whole(content, letters) or _labelled(content, letters)
-        if picked is not None:
+        if picked is None:
+            continue
+        if statements and box.start - end <= 20 and _BETWEEN_BOXES.fullmatch(text, end, box.start):
+            before = statements.pop()  # boxes side by side, "\\boxed{A}, \\boxed{D}", are one pick
+            hedges = AMBIGUOUS in (before.letters, picked)
+            statements.append(
+                _Statement(before.position, AMBIGUOUS if hedges else "".join(sorted({*before.letters, *picked})))
+            )
+        else:
             statements.append(_Statement(box.start, picked))
+        end = box.end
     return statements
 
 
@@ -270,5 +283,5 @@ def _postfixed(text: str, letters: str) -> list[_Statement]:
     return [
         _Statement(match.start(), letter)
         for match in _POSTFIX.finditer(text)
-        if (letter := match.group(1) or match.group(2)) in letters
+        if (letter := match.group(1) or match.group(2) or match.group(3)) in letters
     ]

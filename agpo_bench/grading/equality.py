@@ -13,6 +13,7 @@ from agpo_bench.grading.latex.grammar import parse
 from agpo_bench.grading.latex.limits import MAX_CHARS, LimitError, UnparsedError
 from agpo_bench.grading.latex.render import render
 from agpo_bench.grading.latex.symbolic import to_wire
+from agpo_bench.grading.latex.tokens import NOT_A_UNIT
 from agpo_bench.grading.latex.tree import Node
 from agpo_bench.grading.normalise import normalise_text
 from agpo_bench.grading.workers import shared_pool
@@ -23,6 +24,8 @@ _WORD_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm
 _PLAIN_IGNORED = re.compile(r"\\[ ,;!:]|[\s$~]")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
 _ONLY_WORDS = re.compile(r"(?:[^\W_]|[.,'()-])+")
+_TEXT_TAIL = re.compile(r"\\text\{ ([^{}]*)\}(.*)", re.DOTALL)
+_UNIT_TAIL = re.compile(r"[\s~.,;$]*(?:\^\s?\{?\s?-?[0-9]\s?\}?|\^\s?\{?\s?\\circ\s?\}?)?[\s~.,;$]*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _MAX_CACHED_CHARS = 400
 
@@ -115,11 +118,23 @@ _cached_compare = lru_cache(maxsize=32768)(_compare)
 
 
 def strings_equal(first: str, second: str) -> bool:
-    """The string rule of the MATH authors. An empty normal form (all of it was units) equals nothing but itself."""
+    r"""The string rule of the MATH authors. An empty normal form (all of it was units) equals nothing but itself.
+
+    Departure: that rule cuts at ``\text{ `` whatever follows, which makes ``5\text{ or }6`` the answer 5. A tail
+    that is no unit is not cut here; the score ``math_hendrycks`` still does it.
+    """
+    if _states_more(first) or _states_more(second):
+        return False
     first_form = hendrycks.normalize(first)
     if not first_form:
         return first == second
     return first_form == hendrycks.normalize(second)
+
+
+def _states_more(text: str) -> bool:
+    r"""Whether what follows the first ``\text{ `` says something of the value: "or", a number, more mathematics."""
+    tail = _TEXT_TAIL.search(text)
+    return tail is not None and (bool(NOT_A_UNIT.search(tail[1])) or _UNIT_TAIL.fullmatch(tail[2]) is None)
 
 
 def _severity(reason: str) -> int:

@@ -2,8 +2,8 @@ r"""Answers that are mathematics: MATH and OCW. Extraction here; equality in ``e
 
 The answer is the content of the last balanced ``\boxed{}``, else Minerva's "final answer is X", else the whole
 response when it is nothing but an answer (PROTOCOLS: a verbatim gold is right with or without a box; prose without a
-box states nothing). MATH: right if the strings are equal after the authors' normalisation, or if an exact symbolic
-check succeeds.
+box states nothing). A response that only names ``\boxed``, with no group behind it, states its last ``$…$``. MATH:
+right if the strings are equal after the authors' normalisation, or if an exact symbolic check succeeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from agpo_bench.grading import hendrycks
-from agpo_bench.grading.boxed import answer_only, final_answer_sentence, last_boxed, without_thinking
+from agpo_bench.grading.boxed import (
+    answer_only,
+    final_answer_sentence,
+    formula_of_named_box,
+    last_boxed,
+    without_thinking,
+)
 from agpo_bench.grading.equality import Outcome, canonical, clean, compare, is_readable
 from agpo_bench.grading.extraction import cut_at_next_question
 from agpo_bench.grading.latex.limits import MAX_CHARS
@@ -49,7 +55,7 @@ def _extract(text: str) -> Extracted | None:
     stated = last_boxed(text) or final_answer_sentence(text)
     if stated:
         return Extracted(stated, True)
-    bare = answer_only(text)
+    bare = answer_only(text) or formula_of_named_box(text)
     return Extracted(bare, False) if bare else None
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Literal
 
 from agpo_bench.grading.extraction import last_boxed, visible_text
@@ -34,7 +34,7 @@ _CUE = re.compile(
 _CLAUSE_END = re.compile(
     r"\n|。|[.!?;](?=\s|$)|;|\bbecause\b|\bsince\b|\bnot\b|\brather than\b|\binstead of\b|因为|[,\s]?而?不是"
 )
-_HASHES = re.compile(r"####[ \t]{0,8}([^\n]{0,400})")
+_HASHES = re.compile(r"####[ \t]{0,8}([^\n#]{0,400})")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])|≈")
 _OPERATOR = re.compile(r"[\s$]{0,3}(?:[+\-*/×÷x]|\\times|\\div|\\cdot)[\s$]{0,3}[\\$(]{0,3}[0-9]")
 _NOTHING_BETWEEN = re.compile(
@@ -47,16 +47,32 @@ _ASKED_SCALE = re.compile(
     r"(?:多少|几)个?[十百千]?[万亿]|(?:how many|in) (?:thousand|million|billion|trillion|hundred)s?\b", re.IGNORECASE
 )
 _OTHER_MATHEMATICS = re.compile(
-    r"\\(?:sqrt|pi|log|ln|sin|cos|tan|binom|sum|prod|int|infty)(?![a-z])|[π√∞!]|[0-9)]\s?\^\s?\{?[a-z]"
+    r"\\(?:sqrt|pi|log|ln|sin|cos|tan|binom|sum|prod|int|infty|max|min|gcd|lcm|[lr]?floor|[lr]?ceil|b?mod|pm|mp"
+    r"|neq?|[lg]eq?|[lg]eqslant|lt|gt)(?![a-z])|[π√∞!±∓≠<>≤≥]|[0-9)]\s?\^\s?\{?[a-z]|[0-9]\s?[xyzi](?![A-Za-z])"
+    r"|[0-9]\s?_\s?\{?\s?[0-9]|^\(\s?-?[0-9.]+\s?,\s"
+    r"|^(?:\\text\{)?\s?(?:not|(?:less|more|greater|fewer) than|under|over|above|below)\b|不[是等]|[大小多少]于"
 )
-"""What makes the number beside it another value: 18 is not the square root of 18."""
+"""What makes the number beside it another value, or none: 18 is not the square root of 18, nor is "> 18" a number."""
+_ALTERNATIVE = re.compile(
+    r"(?P<unit>[\s$*]{0,3}(?:\\?%|°|[A-Za-z]{1,14}|[个元米人只千克厘分角本张天小时]{1,3})?)[\s$*]{0,3}"
+    r"(?:(?:,\s?)?(?:\bor\b|或者?是?|还是|/?\s?或)|(?P<joint>,\s?(?:and\b)?|、|\band\b|和|与)|~|到|至|\bto\b|:(?=[0-9])(?!00))"
+    r"[\s$*¥€£\\(]{0,4}(?:maybe |perhaps |possibly |可能是?)?(?=-?[0-9.\\]|[一二两三四五六七八九十])",
+    re.IGNORECASE,
+)
+"""From one number to another that is stated beside it."""
+_FULL_HOUR = re.compile(r"(?<=[0-9]):00(?![0-9:])")
+_UNIT_AFTER = re.compile(r"[\s$*]{0,3}([A-Za-z]{1,14})")
+_CLOSES = re.compile(r"[\s$*)\]}]{0,4}(?:\\?%|°|[A-Za-z]{1,14}|[\u4e00-\u9fff]{1,3})?[\s$*)\]}.]{0,4}")
+_RANGE = re.compile(r"\bbetween[\s$]{0,3}$|介于[\s$]{0,3}$", re.IGNORECASE)
+_DENIED = re.compile(r"(?:\bnot|n't(?: be)?|不是|不等于|不为)[\s$:*]{0,3}$", re.IGNORECASE)
+_SPACED_SIGN = re.compile(r"^-\s{1,2}(?=[0-9.$\\])")
 _EMPTY_LINE = re.compile(r"[\s$*\\\[\]():_-]*")
 
 
 @dataclass(frozen=True)
 class _Found:
     quantity: Quantity | None
-    """None: an answer is stated, and it is not one number."""
+    """None: an answer is stated, and it is not one number (``18 or 19``, ``> 18``)."""
     has_marker: bool
     """Stated in a box or after ``####``."""
 
@@ -64,7 +80,9 @@ class _Found:
 def extract_number(response: str, *, question: str = "") -> str | None:
     """The stated answer in canonical form (``18``, ``-3.5``, ``1/3``, ``40%``), or None."""
     found = _find(visible_text(response), scale_is_unit=_asks_in_scale(question))
-    return None if found is None or found.quantity is None else _canonical(found.quantity)
+    if found is None or found.quantity is None or found.quantity.value is None:
+        return None
+    return _canonical(found.quantity)
 
 
 def number_value(text: str) -> tuple[Fraction, bool] | None:
@@ -191,15 +209,16 @@ def _find(text: str, *, scale_is_unit: bool) -> _Found | None:
     if boxed is not None:
         return _Found(_only_quantity(boxed, scale_is_unit=scale_is_unit), True)
     for line in reversed(_HASHES.findall(text)):
-        quantity = _from_clause(line, scale_is_unit=scale_is_unit)
-        if quantity is not None:
-            return _Found(quantity, True)
+        stated = _from_clause(line, scale_is_unit=scale_is_unit)
+        if stated is not None:
+            return _Found(stated.quantity, True)
     for end, cue in _last_cues(text):
-        quantity = _from_clause(
-            _clause_after(text, end), scale_is_unit=scale_is_unit, prefers_last="答" in cue and "案" not in cue
-        )
-        if quantity is not None:
-            return _Found(quantity, False)
+        clause = _clause_after(text, end)
+        if "吗" in clause:  # 答案是12吗 asks
+            continue
+        stated = _from_clause(clause, scale_is_unit=scale_is_unit, prefers_last="答" in cue and "案" not in cue)
+        if stated is not None:
+            return stated
     quantity = _last_quantity(text, scale_is_unit=scale_is_unit)
     return None if quantity is None else _Found(quantity, False)
 
@@ -224,8 +243,8 @@ def _clause_after(text: str, start: int) -> str:
     return ""
 
 
-def _from_clause(clause: str, *, scale_is_unit: bool, prefers_last: bool = False) -> Quantity | None:
-    """The number a clause states.
+def _from_clause(clause: str, *, scale_is_unit: bool, prefers_last: bool = False) -> _Found | None:
+    """The number a clause states; no quantity where it states two ("18 or 19") or a range.
 
     The one that comes first with nothing before it ("answer is $18 for 2 nights"), unless an operation follows
     ("is 2*9 = 18"): then the one after the last ``=``. Failing these, the last of the clause.
@@ -235,16 +254,52 @@ def _from_clause(clause: str, *, scale_is_unit: bool, prefers_last: bool = False
     quantities = digits or quantities
     if not quantities:
         return None
+    chosen = _chosen(clause, quantities, prefers_last=prefers_last)
+    return _Found(None if _is_one_of_several(clause, quantities, chosen) else quantities[chosen], False)
+
+
+def _chosen(clause: str, quantities: Sequence[Quantity], *, prefers_last: bool) -> int:
     first = quantities[0]
     is_direct = first.start <= 60 and _NOTHING_BETWEEN.fullmatch(clause, 0, first.start) is not None
     if is_direct and not prefers_last and not _OPERATOR.match(clause, first.end):
-        return first
+        return 0
     after = _after_equals(clause)
     if after is not None:
-        right = [quantity for quantity in quantities if quantity.start >= after]
+        right = [index for index, quantity in enumerate(quantities) if quantity.start >= after]
         if right:
             return right[0]
-    return quantities[-1]
+    return len(quantities) - 1
+
+
+def _is_one_of_several(clause: str, quantities: Sequence[Quantity], chosen: int) -> bool:
+    """Whether another value stands beside the chosen one as an equal: both cannot be the answer."""
+    if _RANGE.search(clause, max(0, quantities[0].start - 20), quantities[0].start) and len(quantities) > 1:
+        return True
+    for left, right in pairwise(quantities):
+        if quantities[chosen] not in (left, right) or _is_same_amount(left, right):
+            continue
+        joined = _ALTERNATIVE.match(clause, left.end)
+        if joined is None or not right.start - 3 <= joined.end() <= right.end:
+            continue
+        if joined["joint"]:
+            # "12, 3 of them red": a comma or "and" joins two answers only where the second ends the clause.
+            if left == quantities[chosen] and _CLOSES.fullmatch(clause, right.end):
+                return True
+            continue
+        unit, other_unit = joined["unit"].strip(" $*").lower(), _UNIT_AFTER.match(clause, right.end)
+        # "30 minutes or 0.5 hours" is one amount in two units
+        if not (unit and other_unit and other_unit[1].lower() != unit):
+            return True
+    return False
+
+
+def _is_same_amount(first: Quantity, second: Quantity) -> bool:
+    if first.value is None or second.value is None:
+        return False
+    return first.value == second.value or (
+        first.is_percent != second.is_percent
+        and (first.value / (100 if first.is_percent else 1) == second.value / (100 if second.is_percent else 1))
+    )
 
 
 def _after_equals(text: str) -> int | None:
@@ -258,7 +313,8 @@ def _only_quantity(text: str, *, scale_is_unit: bool = False) -> Quantity | None
         text = text.replace(" ", "")
     after = _after_equals(text)
     if after is not None:
-        text = text[after:]
+        text = text[after:].strip()
+    text = _SPACED_SIGN.sub("-", _FULL_HOUR.sub("", text))
     if _OTHER_MATHEMATICS.search(text):
         return None
     quantities = list(islice(find_quantities(text, scale_is_unit=scale_is_unit), 50))
@@ -281,7 +337,7 @@ def _last_quantity(text: str, *, scale_is_unit: bool) -> Quantity | None:
         for quantity in islice(find_quantities(text[start:], scale_is_unit=scale_is_unit), _MAX_QUANTITIES):
             if quantity.is_numeral:
                 last_numeral = quantity
-            else:
+            elif not _DENIED.search(text, max(0, start + quantity.start - 24), start + quantity.start):
                 last = quantity
         if last is not None:
             return last

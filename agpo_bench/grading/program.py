@@ -134,6 +134,7 @@ class ProgramGrader:
     """Scores the test pass rate of a Python 3 program.
 
     A test's CPU limit is ``max(given, floor_seconds) * time_factor``, at most 10 s, and 10 s where the data give none.
+    The factor is there because contest limits are set for compiled programs: one of 1 s gives Python 4 s.
     ``max_tests`` grades only the first so many tests of a problem (public before private before generated, as the data
     order them). ``max_timeouts`` stops a program after that many tests ran out of time, in the order of the tests; the
     rest count as failed. Both are departures from the official rule, off by default; ``describe`` records them.
@@ -142,8 +143,8 @@ class ProgramGrader:
     def __init__(
         self,
         *,
-        floor_seconds: float = 2.0,
-        time_factor: float = 2.0,
+        floor_seconds: float = 0.25,
+        time_factor: float = 4.0,
         max_tests: int | None = None,
         max_timeouts: int | None = None,
         sandbox: Sandbox | None = None,

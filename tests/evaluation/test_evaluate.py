@@ -167,6 +167,9 @@ def test_what_cannot_be_graded_is_counted_and_is_no_wrong_answer(
     tmp_path: Path, random_model: Path, benchmark_folder: Path
 ) -> None:
     result, (sample,) = _run(tmp_path, random_model, _options(benchmark_folder, tasks=("codecontests",), maj=()))
+    details = result.grader_details
+    assert (details["floor_seconds"], details["time_factor"], details["max_tests"]) == (0.25, 4.0, None)
+    assert "seccomp" in str(details["isolation"])
     assert sample.is_error
     assert result.accuracy is None
     assert result.parse_rate is None

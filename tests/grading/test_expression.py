@@ -43,7 +43,7 @@ def answer_of(response: str) -> str | None:
         (r"\fbox{8}", "8"),
         (r"Thus \boxed{\frac{5}{6", None),  # EvolvingLMMs-Lab/lmms-eval#1512: cut inside the box
         (r"\boxed{3} and later \boxed{\frac{1}{2", "3"),
-        (r"I use \boxed later. It is twelve, $12$.", None),  # EleutherAI/lm-evaluation-harness#3477: no brace
+        (r"I use \boxed later. It is twelve, $12$.", "12"),  # EleutherAI/lm-evaluation-harness#3477: no brace
         (r"With $a=1$ and $b=2$, \boxed{6}, as $a<b$.", "6"),  # EleutherAI/lm-evaluation-harness#3827
         ("Final Answer: The final answer is $2x$. I hope it is correct.", "2x"),
         ("Final answer: The final answer is 3.5. I hope it is correct.", "3.5"),
@@ -457,5 +457,5 @@ def test_the_field_bugs_of_expressions(shared):
             assert all(compare(*pair) == compare(*pair[::-1]) == (True, None) for pair in bug["input"]["pairs"])
         elif operation == "extract_boxed":
             assert answer_of(bug["input"]["response"]) == bug["expected"]
-        elif operation == "extract_math" and bug["id"] != 11:  # 11 wants a fallback that the official rule excludes
+        elif operation == "extract_math":
             assert [answer_of(text) for text in bug["input"]["responses"]] == bug["expected"]

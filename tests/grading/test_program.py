@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agpo_bench.data.embedded import embedded_items
 from agpo_bench.grading.program import MAX_SOURCE_CHARS, ProgramGrader, extract_program, outputs_match
 from agpo_bench.grading.sandbox import Sandbox
 from agpo_bench.records import ProgramTest, Reference
@@ -220,6 +221,14 @@ def test_limits_follow_the_stated_rule() -> None:
         assert grader.limits(Reference(gold="", time_limit_seconds=seconds)).cpu_seconds == expected
     assert grader.limits(Reference(gold="", memory_limit_bytes=64 << 20)).memory_bytes == 256 << 20
     assert grader.limits(Reference(gold="", memory_limit_bytes=512 << 20)).memory_bytes == 512 << 20
+
+
+def test_an_endless_program_on_an_embedded_problem_costs_training_a_second_a_test() -> None:
+    (item,) = embedded_items("codecontests", "train", count=1)
+    assert ProgramGrader().limits(item.reference).cpu_seconds == 1.0
+    first, second = (ProgramGrader().grade(fenced("while True: pass"), item.reference) for _ in range(2))
+    assert (first.score, first.reason) == (0.0, "timeout")
+    assert first.answer == second.answer
 
 
 def test_a_timeout_fails_its_test_and_only_its_test() -> None:

@@ -8,6 +8,8 @@ from agpo_bench.data.embedded.english import QUESTION_END
 from agpo_bench.data.embedded.problem import Problem
 from agpo_bench.records import ProgramTest, Reference
 
+TIME_LIMIT_SECONDS = 0.25
+"""Right programs take milliseconds; a sampled endless loop must not cost training the 10 s of a test without limit."""
 _WORDS = {"+": "add {}", "-": "subtract {}", "*": "multiply by {}", "//": "divide by {}"}
 _INVERSE = {"+": "-", "-": "+", "*": "//", "//": "*"}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2}
@@ -39,7 +41,7 @@ def codecontests(rng: random.Random) -> Problem:
         kind=kind,
         parameters=tuple(part for operation in described for part in operation),
         prompt=text + QUESTION_END,
-        reference=Reference(gold="", question=text, tests=tests),
+        reference=Reference(gold="", question=text, tests=tests, time_limit_seconds=TIME_LIMIT_SECONDS),
         direct=f"{head}print({expression})\n{tail}",
         worked=f"{head}{lines}print(n)\n{tail}",
         num_steps=len(program),

@@ -18,7 +18,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from agpo_bench.grading.latex.limits import MAX_DEPTH, LimitError, UnparsedError
-from agpo_bench.grading.latex.tokens import Token, table, tokenize
+from agpo_bench.grading.latex.tokens import NOT_A_UNIT, Token, table, tokenize
 from agpo_bench.grading.latex.tree import (
     Add,
     Based,
@@ -244,7 +244,7 @@ class _Parser:
     def unit(self) -> str | None:
         r"""A word group after a value, with its power: ``\text{ cm}^2``. "and" and "or" are separators, not units."""
         token = self.peek()
-        if token is None or token.kind != "text" or token.text.strip("~ ").lower() in _SEPARATOR_WORDS:
+        if token is None or token.kind != "text" or NOT_A_UNIT.search(token.text.strip("~ ,")):
             return None
         words = [self.take().text]
         while (token := self.peek()) is not None:

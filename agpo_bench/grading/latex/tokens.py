@@ -101,6 +101,11 @@ UNIT_WORDS = frozenset(
     )
 )
 r"""Words that are a unit when they follow a number without a ``\text``. No single letter: ``5t`` is a product."""
+NOT_A_UNIT = re.compile(
+    r"[0-9]|^\s*(?:or|and|to|through|if|when|where|for|with|not|more|less|modulo?|base|either|over|but|except)\b",
+    re.IGNORECASE,
+)
+"""What a word group behind a value says when it is no unit: it changes or adds to the value."""
 _PERCENT_WORDS = ("percent", "percentage", "pct", "%", "\\%")
 _WORD_PREFIX = re.compile(r"(?:np|math|numpy)$")
 
