@@ -104,12 +104,12 @@ def check_data(*, train: str, evaluation: str, data: str, report: Path | None, e
     limit_threads(1)
     from agpo_bench.data.benchmarks import open_source, select_tasks
     from agpo_bench.data.contamination.check import check_texts
-    from agpo_bench.data.contamination.gather import test_texts
+    from agpo_bench.data.contamination.gather import evaluation_texts
     from agpo_bench.data.contamination.survey import survey
     from agpo_bench.files import write_whole
 
     source = open_source(data)
-    tests, missing = test_texts(source, select_tasks(evaluation))
+    tests, missing = evaluation_texts(source, select_tasks(evaluation))
     if not tests:
         raise ValueError(f"no test items to compare with: {next(iter(missing.values()))}")
     training = _training(train)

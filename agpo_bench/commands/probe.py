@@ -52,7 +52,7 @@ def run_probe(
             loaded,
             sampler,
             source.load(task, split),
-            fresh=_fresh(name, split, seed=seed) if source.kind == "embedded" else (),
+            fresh=fresh_items(name, split, seed=seed) if source.kind == "embedded" else (),
             limit=limit,
             max_new_tokens=max_new_tokens,
             seed=seed,
@@ -72,7 +72,7 @@ def run_probe(
         write_whole(report, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def _fresh(task: str, split: Split, *, seed: int) -> list[Item]:
+def fresh_items(task: str, split: Split, *, seed: int) -> list[Item]:
     """Problems of the same families as a split that are not among its items."""
     from itertools import islice
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agpo_bench.config import Dedup, RunConfig
 from agpo_bench.data.benchmarks import open_source, task_names
 from agpo_bench.data.contamination.check import Report, check_texts
-from agpo_bench.data.contamination.gather import test_texts, text_of_prompt
+from agpo_bench.data.contamination.gather import evaluation_texts, text_of_prompt
 
 if TYPE_CHECKING:
     from agpo_bench.records import Prompt
@@ -64,7 +64,7 @@ def _compare(prompts: Sequence[Prompt], config: RunConfig) -> tuple[Report, dict
     is_embedded = source.kind == "embedded"
     if is_embedded and config.tasks in _embedded:
         return _embedded[config.tasks]
-    tests, missing = test_texts(source, task_names())
+    tests, missing = evaluation_texts(source, task_names())
     if not tests:
         raise ValueError(
             f"no test items in {source.description} to compare the training problems with; add the test files, or use "

@@ -40,7 +40,7 @@ def split_texts(source: DataSource, task: str, split: Split) -> list[Text]:
     return [text_of(item) for item in source.stored(load_task(task), split)]
 
 
-def test_texts(source: DataSource, tasks: Iterable[str]) -> tuple[list[Text], dict[str, str]]:
+def evaluation_texts(source: DataSource, tasks: Iterable[str]) -> tuple[list[Text], dict[str, str]]:
     """The test items of several benchmarks, and why each benchmark that could not be read was not."""
     texts: list[Text] = []
     missing: dict[str, str] = {}

@@ -79,10 +79,10 @@ class Tokens:
 def tokenise(texts: Sequence[str]) -> Tokens:
     """Read a batch. The tokens of a text do not depend on what shares its batch."""
     joined = _TEXT_END.join([text.lower() if text.isascii() else _plain(text) for text in texts]) + _TEXT_END
-    if joined.count(_TEXT_END) != len(texts):
-        return tokenise([text.replace(_TEXT_END, " ") for text in texts])
     if not texts:
         joined = ""
+    if joined.count(_TEXT_END) != len(texts):
+        return tokenise([text.replace(_TEXT_END, " ") for text in texts])
     if "\\" in joined:
         joined = joined.replace("\\\\", "  ").replace("{,}", ",").replace(",\\!", ",")
         joined = _DIGITS_OF_FRACTION.sub(r"\1 \2 \3", joined)
