@@ -184,7 +184,9 @@ class Method(BaseModel):
             if path is not None:
                 filled = path.replace("{out}", str(out)).replace("{seed}", str(seed))
                 changes[slot] = part.model_copy(update={"path": filled})
-        return self.model_copy(update=changes) if changes else self
+        # Validated anew: a copy would keep the cached ``parts`` of the original.
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**fields | changes) if changes else self
 
     @property
     def logs(self) -> tuple[str, ...]:

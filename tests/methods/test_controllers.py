@@ -276,3 +276,11 @@ def test_replay_without_a_log_says_what_to_do(tmp_path):
     log.write_text('{"step": 0}\n')
     with pytest.raises(ValueError, match="line 1 has no 'ctrl/eps'"):
         load_method("agpo_replay", {"clip.path": str(log)}).clip.start()
+
+
+def test_filling_in_the_paths_of_logs_reaches_every_view_of_the_method(tmp_path):
+    method = load_method("agpo_replay")
+    assert method.logs == ("{out}/agpo/seed-{seed}/metrics.jsonl",)
+    filled = method.with_logs(out=tmp_path, seed=7)
+    assert filled.logs == (f"{tmp_path}/agpo/seed-7/metrics.jsonl",)
+    assert filled.parts["clip"] == filled.clip != method.clip
