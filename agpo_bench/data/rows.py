@@ -112,6 +112,8 @@ def _boxed_solution(columns: _Columns) -> Item:
     gold = boxed(solution)
     if gold is None:
         raise ValueError("the solution has no \\boxed{}")
+    if not gold.strip():
+        raise ValueError("the box of the solution is empty")
     return Item(prompt_id="", reference=Reference(gold=gold, question=columns.question), solution=solution)
 
 
