@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 import agpo_bench
 from agpo_bench import paths
+from agpo_bench.data.benchmarks import task_names
 from agpo_bench.evaluation.results import read_items
 from agpo_bench.files import read_lines
 from agpo_bench.reporting.collect import Collection, Evaluated
@@ -238,7 +239,7 @@ def _chunks(collections: Sequence[Collection]) -> tuple[list[dict[str, Any]], bo
     groups = [
         (collection, task, found)
         for collection in collections
-        for task in dict.fromkeys(task for _, _, task in collection.evaluated)
+        for task in task_names()
         if (found := _with_samples(collection, task))
     ]
     total = sum(one.result.num_items * (1 + one.result.num_draws) for _, _, found in groups for one in found)

@@ -130,7 +130,7 @@ def _heat_svg(figure: Figure, heat: Heat) -> str:
     rows, columns = heat.values.shape
     left, top, cell_height = 96, 26, 15
     cell_width = max(44, min(90, 560 // columns))
-    width, height = left + cell_width * columns + 10, top + cell_height * rows + 96
+    width, height = max(380, left + cell_width * columns + 10), top + cell_height * rows + 96
     limit = float(np.nanmax(np.abs(heat.values))) or 1.0
     parts = [
         f'<text class="axis" x="{left}" y="14">blue: better, red: worse; full colour: {limit:.1f} points</text>',

@@ -50,7 +50,7 @@ def test_one_run_a_side_is_tested_by_mcnemar_and_its_star_is_doubted(tmp_path: P
     write_run(tmp_path, "agpo", 42, {"gsm8k": 130, "cmath": 50})
     (row,) = _table(tmp_path, comparisons=PAIR, test="items").rows
     assert row.cells[0].p_value == pytest.approx(3 * 2 / 2**30)
-    assert row.cells[0].printed() == "+15.0***†"
+    assert row.cells[0].printed() == "+15.0***‡"
     assert row.cells[0].doubt == FEW_SEEDS
     assert row.cells[1].printed() == "0.0"
     assert (row.cells[2].p_value or 1) < 0.01
