@@ -29,7 +29,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--side", help="run one side in this process and print its measurement")
     parser.add_argument("--model", default="embedded", help="model directory, or embedded")
     parser.add_argument("--lengths", choices=("real", "full"), default="real", help="end at the terminator, or never")
-    parser.add_argument("--batches", type=int, default=3, help="rollout batches a process, after a first one")
+    parser.add_argument("--batches", type=int, default=5, help="rollout batches a process, after a first one")
     parser.add_argument("--repeats", type=int, default=3, help="processes a side")
     return parser
 
