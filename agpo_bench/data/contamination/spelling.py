@@ -24,6 +24,7 @@ from agpo_bench.data.contamination.vocabulary import (
     FACT_SYMBOLS,
     FACT_WORDS,
     LETTERS_OF_WORDS,
+    LOOSE_COMMANDS,
     SAME_COMMANDS,
     UNICODE_SYMBOLS,
 )
@@ -46,7 +47,7 @@ class Tokens:
     hash_K: Hashes
     is_number_K: NDArray[np.bool_]
     is_fact_K: NDArray[np.bool_]
-    """Numbers, in digits or words, operators, single letters, and words that name what is asked (``minimum``, ``sum``).
+    """Numbers, operators, LaTeX commands, single letters, and words for numbers or for what is asked (``minimum``).
 
     Two texts that differ in one of these ask different things, however alike they are.
     """
@@ -156,6 +157,7 @@ def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], positi
     num_texts = int((kind_cut == _END).sum())
     is_letter = (kind[start] == _LETTER) & (end - start == 1)
     is_fact = is_number | (is_letter & ~np.isin(code[start], np.frombuffer(LETTERS_OF_WORDS.encode(), dtype=np.uint8)))
+    is_fact |= (kind[start] == _BACKSLASH) & ~np.isin(hash_K, _loose_hashes())
     is_fact |= np.isin(hash_K, _fact_hashes())
     if position is not None:
         start, end = position[start], position[end - 1] + 1
@@ -295,6 +297,11 @@ def _respellings() -> tuple[Hashes, Hashes, NDArray[np.bool_], NDArray[np.bool_]
 @cache
 def _fact_hashes() -> Hashes:
     return np.array([_raw_hash(token) for token in (*FACT_SYMBOLS, *FACT_WORDS)], dtype=np.uint64)
+
+
+@cache
+def _loose_hashes() -> Hashes:
+    return np.array([_raw_hash(token) for token in LOOSE_COMMANDS], dtype=np.uint64)
 
 
 def _respell(hash_K: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:

@@ -20,6 +20,8 @@ FACT_WORDS = _words(
     "area perimeter volume surface circumference radius diameter length width height "
     "不 多 少 大 小 加 减 乘 除"
 )
+LOOSE_COMMANDS = _words("\\overline \\underline \\cal \\mathcal \\angle \\begin \\end \\allowbreak \\circ")
+"""Every other LaTeX command names something; these are left out or put in without changing what is asked."""
 LETTERS_OF_WORDS = "aist"
 """Single letters name variables and points; these also stand as words or as their endings."""
 
