@@ -12,8 +12,10 @@ from pathlib import Path
 
 import agpo_vs_grpo
 import eval_vs_lm_eval
+import grading_vs_math_verify
 import rl_step_vs_trl
 import sampler_vs_generate
+import sandbox_vs_subprocess
 import setting
 from measure import table
 
@@ -22,7 +24,14 @@ if __name__ == "__main__":
     arguments.add_argument("--out", type=Path, help="also write the table to this file")
     args = arguments.parse_args()
     comparisons = []
-    for module in (sampler_vs_generate, rl_step_vs_trl, eval_vs_lm_eval, agpo_vs_grpo):
+    for module in (
+        sampler_vs_generate,
+        rl_step_vs_trl,
+        eval_vs_lm_eval,
+        agpo_vs_grpo,
+        grading_vs_math_verify,
+        sandbox_vs_subprocess,
+    ):
         comparisons += module.compare(args)
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "lm_eval"))
     text = (
