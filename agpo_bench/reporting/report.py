@@ -88,6 +88,10 @@ class _Builder:
             self.not_printed.setdefault(spec.title, reason)
             return
         mixed = [m for c in collections for m in mismatches(c, tasks, uses_draws=uses_draws(spec))]
+        greedy = [m for c in collections for m in mismatches(c, tasks, uses_draws=False)]
+        if mixed and not greedy and not self.allow_mixed:  # the draws alone: no reason to refuse the other tables
+            self.not_printed.setdefault(spec.title, f"it would mix draws: {' '.join(mixed).rstrip('.')}")
+            return
         if mixed and not self.allow_mixed:
             raise ValueError(
                 f"{spec.title} would mix what does not compare: {' '.join(mixed)} Pass --runs with one experiment, "

@@ -120,6 +120,16 @@ def test_what_does_not_compare_is_refused_unless_told(
     assert words in report.tables[0].caption
 
 
+def test_draws_that_do_not_compare_leave_the_greedy_tables_alone(runs: Path, tmp_path: Path) -> None:
+    file = runs / "agpo" / "seed-42" / "eval" / "gsm8k" / "results.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content | {"temperature": 0.7}), encoding="utf-8")
+    report = build_report(runs, out=tmp_path / "r", formats=["md"], specs=["main_results", "average_at_n"])
+    assert [section.anchor for section in report.tables] == ["main_results"]
+    (reason,) = report.not_printed.values()
+    assert "mixes temperatures of the draws: 0.7, None" in reason
+
+
 def test_runs_of_different_budgets_or_recipes_are_refused(runs: Path) -> None:
     config = runs / "agpo" / "seed-42" / "config.yaml"
     content = yaml.safe_load(config.read_text(encoding="utf-8"))
