@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, Literal, Protocol
 
 from agpo_bench.data.benchmarks import Split, TaskSpec
 from agpo_bench.data.rows import Item, Row, read_row, reference_to_json
+
+_log = logging.getLogger(__name__)
 
 SourceKind = Literal["folder", "hub", "embedded"]
 
@@ -28,7 +31,7 @@ class LoadedSplit:
     num_removed: int = 0
     """Train items left out because the test split asks the same question."""
     num_unreadable: int = 0
-    """Train rows left out because they cannot be judged (a program that must write a named file)."""
+    """Train rows left out because they cannot be judged (a box left empty, a program that writes a named file)."""
 
     @property
     def checksum(self) -> str:
@@ -121,6 +124,12 @@ class _RowSource:
             kept = [item for item in items if question_key(item.question) not in asked]
             items, num_removed = kept, len(items) - len(kept)
             files |= test.files
+        if num_unreadable:
+            _log.warning(
+                "%s: %d train rows hold nothing a grader can judge (no answer, or a named file) and are left out",
+                task.name,
+                num_unreadable,
+            )
         if not items:
             raise ValueError(f"{task.name}: the {split} split of {self.description} has no item")
         return LoadedSplit(

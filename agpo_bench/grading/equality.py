@@ -24,6 +24,7 @@ _WORD_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm
 _PLAIN_IGNORED = re.compile(r"\\[ ,;!:]|[\s$~]")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
 _ONLY_WORDS = re.compile(r"(?:[^\W_]|[.,'()-])+")
+_NUMBER_EQUATION = re.compile(r"\s*[0-9.]+\s*=")
 _TEXT_TAIL = re.compile(r"\\text\{ ([^{}]*)\}(.*)", re.DOTALL)
 _UNIT_TAIL = re.compile(r"[\s~.,;$]*(?:\^\s?\{?\s?-?[0-9]\s?\}?|\^\s?\{?\s?\\circ\s?\}?)?[\s~.,;$]*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -132,7 +133,13 @@ def strings_equal(first: str, second: str) -> bool:
 
 
 def _states_more(text: str) -> bool:
-    r"""Whether what follows the first ``\text{ `` says something of the value: "or", a number, more mathematics."""
+    r"""Whether the string rule would drop more than a unit or a name.
+
+    That is: what follows the first ``\text{ `` is "or", a number or more mathematics, or ``=`` has a number before it
+    (``7 = 11a+c`` is not the answer ``11a+c``).
+    """
+    if _NUMBER_EQUATION.match(text):
+        return True
     tail = _TEXT_TAIL.search(text)
     return tail is not None and (bool(NOT_A_UNIT.search(tail[1])) or _UNIT_TAIL.fullmatch(tail[2]) is None)
 

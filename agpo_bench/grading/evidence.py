@@ -12,10 +12,12 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from agpo_bench.data.benchmarks import grader_for, load_task, open_source, task_names
 from agpo_bench.data.rows import Item
+from agpo_bench.grading.answer import GradingMode
+from agpo_bench.grading.evidence_programs import Programs, Suite, program_evidence, render_programs, run_suites
 from agpo_bench.grading.graders import get_grader
 from agpo_bench.records import Reference, Verdict
 
@@ -81,6 +83,37 @@ def _items(data_dir: Path, task: str, split: str, limit: int | None) -> tuple[It
         del error  # a benchmark without this split has nothing to show for it
         return ()
     return loaded.items[:limit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRows:
+    """What of a training file is used."""
+
+    name: str
+    used: int
+    asked_by_test: int
+    without_gold: int
+
+
+def training_rows(data_dir: Path) -> list[TrainingRows]:
+    """Rows used and left out, for every training split of the folder."""
+    source = open_source(str(data_dir))
+    records = []
+    for name in task_names():
+        task = load_task(name)
+        for split in ("train", "dev") if task.held_out_one_in else ("train",):
+            if "train" not in source.splits(task):
+                continue
+            loaded = source.load(task, split)
+            records.append(
+                TrainingRows(
+                    name=f"{name}/{split}",
+                    used=len(loaded.items),
+                    asked_by_test=loaded.num_removed,
+                    without_gold=loaded.num_unreadable,
+                )
+            )
+    return records
 
 
 def _text_tasks(tasks: Sequence[str] | None) -> list[str]:
@@ -252,6 +285,37 @@ def case_agreement(cases_dir: Path, *, benchmarks: Iterable[str] = ("gsm8k", "ma
     return records
 
 
+@dataclass(frozen=True, kw_only=True)
+class RuleAgreement:
+    """One rule's verdicts on the real model outputs of one benchmark, beside those their authors published."""
+
+    benchmark: str
+    rule: str
+    agree: int
+    total: int
+
+
+def rule_agreement(cases_dir: Path) -> list[RuleAgreement]:
+    """The official rule and the published ones on every real output that came with a verdict."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    for line in (cases_dir / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines():
+        case = json.loads(line)
+        if not case.get("real_output") or case["benchmark"] not in ("gsm8k", "math"):
+            continue
+        reference = Reference(gold=case["gold"])
+        # The outputs were written after a worked prompt (GSM8K) and in zero-shot boxed form (MATH).
+        shots = 8 if case["benchmark"] == "gsm8k" else 0
+        for rule in get_args(GradingMode):
+            verdict = grader_for(case["benchmark"], rule, num_few_shot=shots).grade(case["response_or_pred"], reference)
+            counted = counts.setdefault((case["benchmark"], rule), [0, 0])
+            counted[0] += bool(verdict.score) == case["expected"]
+            counted[1] += 1
+    return [
+        RuleAgreement(benchmark=benchmark, rule=rule, agree=agree, total=total)
+        for (benchmark, rule), (agree, total) in counts.items()
+    ]
+
+
 def explain(case: dict[str, Any], verdict: Verdict) -> str:
     """Why our verdict on a collected case is not the collected one."""
     gold, answer, response = str(case["gold"]), verdict.answer or "", str(case["response_or_pred"])
@@ -264,6 +328,8 @@ def explain(case: dict[str, Any], verdict: Verdict) -> str:
     if verdict.reason == "too_long":
         return "beyond the length limit"
     if verdict.score:
+        if "," in gold and "(" not in gold:
+            return "a list of values has no order here; upstream compares the text"
         return "equal in value; upstream compares the form"
     if not isinstance(case["gold"], str):
         return "upstream takes a list of alternative golds"
@@ -295,19 +361,31 @@ def _code(text: str | None) -> str:
     return "`" + _short(text).replace("`", "'").replace("|", "\\|") + "`"
 
 
-def render(
-    golds: Sequence[Counted],
-    solutions: Sequence[Counted],
-    references: Sequence[Counted],
-    crossed: Sequence[CrossRejection],
-    agreements: Sequence[Agreement],
-) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything the page states."""
+
+    golds: Sequence[Counted]
+    solutions: Sequence[Counted]
+    references: Sequence[Counted]
+    training: Sequence[TrainingRows]
+    crossed: Sequence[CrossRejection]
+    agreements: Sequence[Agreement]
+    rules: Sequence[RuleAgreement]
+    programs: Programs
+    suites: Sequence[Suite]
+
+
+def render(evidence: Evidence) -> str:
     """The page, in Markdown."""
+    golds, solutions, crossed, rules = evidence.golds, evidence.solutions, evidence.crossed, evidence.rules
     lines = [
         "# What the graders accept and reject",
         "",
         "Made by `make grading-report DATA=… CASES=…` from the benchmarks' own files. One grader a kind of answer is",
         "reward, metric and vote key at once, so these figures hold for training as well.",
+        "",
+        *_summary(golds, solutions, crossed, rules),
         "",
         "## Golds accepted",
         "",
@@ -325,7 +403,11 @@ def render(
     lines += _others(golds)
     lines += ["", "The published rules, as the modes `deepseek` and `lm_eval` reproduce them, on the same golds:", ""]
     lines += ["| benchmark, rule | accepted |", "| --- | --- |"]
-    lines += [f"| {r.name} | {r.accepted:,} / {r.total:,} |" for r in references]
+    lines += [f"| {r.name} | {r.accepted:,} / {r.total:,} |" for r in evidence.references]
+    lines += ["", "Rows of the training files, and those left out:", ""]
+    lines += ["| split | used | left out: the test split asks the same | left out: no readable gold |"]
+    lines += ["| --- | --- | --- | --- |"]
+    lines += [f"| {r.name} | {r.used:,} | {r.asked_by_test:,} | {r.without_gold:,} |" for r in evidence.training]
     lines += ["", "## Reference solutions accepted", "", "| benchmark, split | accepted |", "| --- | --- |"]
     lines += [f"| {r.name.rpartition('/')[0]} | {r.accepted:,} / {r.total:,} |" for r in solutions]
     lines += _others(solutions)
@@ -344,26 +426,64 @@ def render(
             lines += ["", f"{cross.task}, graded equal: " + "; ".join(map(_code, cross.accepted)) + "."]
     lines += [
         "",
+        "Each accepted pair is two spellings of one value: a name before `=`, a unit, a sign, a separator.",
+        "",
         "## Agreement with verdicts of others",
+        "",
+        "Real model outputs that were published with a verdict, graded by each rule:",
+        "",
+        "| benchmark | " + " | ".join(get_args(GradingMode)) + " |",
+        "| --- |" + " --- |" * len(get_args(GradingMode)),
+    ]
+    for benchmark in dict.fromkeys(r.benchmark for r in rules):
+        cells = [f"{r.agree:,} / {r.total:,}" for r in rules if r.benchmark == benchmark]
+        lines.append(f"| {benchmark} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "By source. The test suites of other graders are written for their own extraction: most search free text,",
+        "where ours reads a box, a final sentence, or a bare answer.",
         "",
         "| benchmark | source | their rule | agree |",
         "| --- | --- | --- | --- |",
     ]
     lines += [
         f"| {r.benchmark} | {r.source} | {r.semantics.replace('|', '/')} | {r.right:,} / {r.total:,} |"
-        for r in agreements
+        for r in evidence.agreements
     ]
-    listed = [d for record in agreements for d in record.disagreements]
+    lines += render_programs(evidence.programs, evidence.suites)
+    listed = [d for record in evidence.agreements for d in record.disagreements]
     if listed:
         lines += [
             "",
-            "Every disagreement:",
+            "## Every disagreement",
+            "",
+            "Theirs and ours: 1 accepts, 0 rejects.",
             "",
             "| source | gold | our answer | theirs | ours | why |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
         lines += map(_row, listed)
     return "\n".join(lines) + "\n"
+
+
+def _summary(
+    golds: Sequence[Counted],
+    solutions: Sequence[Counted],
+    crossed: Sequence[CrossRejection],
+    rules: Sequence[RuleAgreement],
+) -> list[str]:
+    def share(records: Sequence[Counted]) -> str:
+        return f"{sum(r.accepted for r in records):,} of {sum(r.total for r in records):,}"
+
+    ours = [rule for rule in rules if rule.rule == "official"]
+    pairs, equal = sum(c.pairs for c in crossed), sum(len(c.accepted) for c in crossed)
+    return [
+        f"- Golds accepted, every form of every set: {share(golds)}.",
+        f"- Reference solutions accepted: {share(solutions)}.",
+        f"- Golds of other items graded equal: {equal:,} spellings in {pairs:,} pairs, each one value; the verdict is",
+        f"  the same both ways in {sum(c.symmetric for c in crossed):,} of {pairs:,}.",
+        f"- Real outputs graded as published: {sum(r.agree for r in ours):,} of {sum(r.total for r in ours):,}.",
+    ]
 
 
 def _row(found: Disagreement) -> str:
@@ -389,13 +509,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="Markdown page to write")
     parser.add_argument("--limit", type=int, help="only the first items of each split")
     parser.add_argument("--pairs", type=int, default=NUM_PAIRS, help="pairs of golds to cross")
+    parser.add_argument("--without-suites", action="store_true", help="do not run the hostile test files")
     given = parser.parse_args(arguments)
     page = render(
-        gold_acceptance(given.data, limit=given.limit),
-        solution_acceptance(given.data, limit=given.limit),
-        reference_acceptance(given.data, limit=given.limit),
-        cross_rejection(given.data, num_pairs=given.pairs),
-        case_agreement(given.cases),
+        Evidence(
+            golds=gold_acceptance(given.data, limit=given.limit),
+            solutions=solution_acceptance(given.data, limit=given.limit),
+            references=reference_acceptance(given.data, limit=given.limit),
+            training=training_rows(given.data),
+            crossed=cross_rejection(given.data, num_pairs=given.pairs),
+            agreements=case_agreement(given.cases),
+            rules=rule_agreement(given.cases),
+            programs=program_evidence(given.data, limit=given.limit),
+            suites=() if given.without_suites else run_suites(),
+        )
     )
     given.out.parent.mkdir(parents=True, exist_ok=True)
     partial = given.out.with_suffix(given.out.suffix + ".partial")
