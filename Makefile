@@ -11,7 +11,9 @@ export OMP_WAIT_POLICY ?= passive
 export TOKENIZERS_PARALLELISM ?= false
 
 SEEDS := 42,1337,2026
-PAPER := ppo,dpo,ppo_adaptive_kl,grpo,grpo_ats,agpo_no_ats,agpo
+# The paper's methods, its ablations (Tables 4 and 5), and the controls it lacks. AGPO first: two controls replay its log.
+PAPER := agpo,ppo,dpo,ppo_adaptive_kl,grpo,grpo_ats,agpo_no_ats,agpo_no_sigma,agpo_no_skew,agpo_no_vote,agpo_no_kl
+PAPER := $(PAPER),agpo_mad,agpo_iqr,agpo_released,grpo_eps05,grpo_g16,grpo_tau_mean,agpo_replay
 
 .PHONY: demo test test-slow check bench paper-small grading-report docs clean
 
@@ -45,7 +47,7 @@ bench: .venv/installed-test  ## speed, as ratios to peers in one run
 	$(BIN)/python benchmarks/run_all.py
 
 paper-small: .venv/installed  ## every method and ablation of the paper, three seeds, on the embedded default
-	$(BIN)/agpo-bench train --method all --seeds $(SEEDS) --out runs/paper-small --resume
+	$(BIN)/agpo-bench train --method $(PAPER) --seeds $(SEEDS) --out runs/paper-small --resume
 	$(BIN)/agpo-bench eval --tasks all --out runs/paper-small
 	$(BIN)/agpo-bench report --runs runs/paper-small --out runs/paper-small/report
 
