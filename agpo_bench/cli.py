@@ -282,9 +282,11 @@ def warm_start(
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one sentence on stderr and exit status 2, never a traceback."""
+    """Entry point: a mistake or an unusable file is one sentence on stderr and exit status 2, never a traceback."""
     try:
         app()
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
+    except (ValueError, OSError) as error:
+        from agpo_bench.commands.mistakes import in_one_sentence
+
+        typer.echo(f"error: {in_one_sentence(error)}", err=True)
         sys.exit(2)

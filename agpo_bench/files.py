@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -52,3 +54,29 @@ def truncate(path: Path, size: int) -> None:
             "it was changed from outside: start the run anew"
         )
     os.truncate(path, size)
+
+
+@contextlib.contextmanager
+def only_writer(directory: Path) -> Iterator[None]:
+    """Hold a folder, made if needed, against other processes; the system lets go when this one ends, however it ends.
+
+    Folders made here that stayed empty are removed again. Raises ValueError while another process holds the folder.
+    """
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = directory / ".lock"
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is writing into {directory}; wait for it to end, or choose another --out"
+            ) from None
+        try:
+            yield
+        finally:
+            if made and list(directory.iterdir()) == [lock]:
+                lock.unlink()
+                with contextlib.suppress(OSError):
+                    for folder in made:
+                        folder.rmdir()

@@ -90,6 +90,17 @@ def test_a_missing_model_directory_is_named(tmp_path: Path) -> None:
     assert "./nowhere" in line
 
 
+def test_a_place_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = refused("train", "--method", "grpo", "--out", str(tmp_path / "file"))
+    assert str(tmp_path / "file") in line and "Not a directory" in line
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path: Path) -> None:
+    refused("train", "--method", "grpo", "--data", "./nowhere", "--out", str(tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_group_size_that_the_recipe_fixes_cannot_be_set_without_effect(tmp_path: Path) -> None:
     line = refused("train", "--method", "grpo_g16", "--set", "group_size=4", "--out", str(tmp_path))
     assert "group_size 16" in line

@@ -17,6 +17,7 @@ import yaml
 from rich.console import Console
 
 from agpo_bench import paths
+from agpo_bench.commands.mistakes import in_one_sentence
 from agpo_bench.config import PRESETS, RunConfig, load_config
 from agpo_bench.threads import limit_threads, num_cores, silence_local_loading
 
@@ -261,8 +262,8 @@ def _work(
     while (run := waiting.get()) is not None:
         try:
             outcome = train_one(run, resume=resume)
-        except ValueError as error:
-            typer.echo(f"error: {run.label}: {error}", err=True)
+        except (ValueError, OSError) as error:
+            typer.echo(f"error: {run.label}: {in_one_sentence(error)}", err=True)
             continue
         if not outcome.is_finished:
             return

@@ -16,7 +16,7 @@ import yaml
 
 from agpo_bench import paths
 from agpo_bench.config import RunConfig, fingerprint
-from agpo_bench.files import append_lines, json_line, truncate, write_whole
+from agpo_bench.files import append_lines, json_line, only_writer, truncate, write_whole
 from agpo_bench.training import checkpoint as checkpoints
 from agpo_bench.training.metrics import StepRecord, StepResult
 from agpo_bench.training.provenance import write_provenance
@@ -67,6 +67,19 @@ def train(
     ``directory`` is ``<out>/<method>/seed-<seed>``; a method that replays a log finds it beside it, under ``<out>``.
     """
     check(config, method)
+    with only_writer(directory):
+        return _train(config, method, directory=directory, resume=resume, on_start=on_start, on_step=on_step)
+
+
+def _train(
+    config: RunConfig,
+    method: Method,
+    *,
+    directory: Path,
+    resume: bool,
+    on_start: OnStart | None,
+    on_step: OnStep | None,
+) -> RunOutcome:
     fingerprint_of_run = run_fingerprint(config, method)
     _check_directory(directory, config, method, resume=resume)
     folder = checkpoints.newest_checkpoint(directory)
@@ -118,11 +131,21 @@ def _check_directory(directory: Path, config: RunConfig, method: Method, *, resu
 def _refuse_difference(file: Path, wanted: Mapping[str, Any], *, ignored: set[str]) -> None:
     found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     for name in sorted((found.keys() | wanted.keys()) - ignored):
-        if found.get(name) != wanted.get(name):
+        if (difference := _first_difference(name, found.get(name), wanted.get(name))) is not None:
+            where, old, new = difference
             raise ValueError(
-                f"{file} was made with {name} = {found.get(name)!r} and this run has {wanted.get(name)!r}; resume with "
-                "the same settings, or choose another --out"
+                f"{file} was made with {where} = {old!r} and this run has {new!r}; resume with the same settings, or "
+                "choose another --out"
             )
+
+
+def _first_difference(name: str, found: Any, wanted: Any) -> tuple[str, Any, Any] | None:
+    """The field, as ``--set`` names it, in which two values differ, with both."""
+    is_same_part = isinstance(found, dict) and isinstance(wanted, dict) and found.get("use") == wanted.get("use")
+    if not is_same_part:
+        return None if found == wanted else (name, found, wanted)
+    inner = (_first_difference(f"{name}.{key}", found.get(key), wanted.get(key)) for key in {**found, **wanted})
+    return next((difference for difference in inner if difference is not None), None)
 
 
 def _yaml(content: Mapping[str, Any]) -> str:

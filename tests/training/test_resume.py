@@ -97,6 +97,23 @@ def test_a_folder_is_not_overwritten_without_resume(small_config: Config, tmp_pa
         train(config, method, directory=tmp_path)
 
 
+def test_a_folder_that_another_process_writes_is_refused_until_that_process_is_dead(
+    small_config: Config, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom agpo_bench.files import only_writer\n"
+        "with only_writer(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)"
+    )
+    config, method = small_config(budget=1600), load_method("grpo")
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        for resume in (False, True):
+            with pytest.raises(ValueError, match=f"another process is writing into {tmp_path}"):
+                train(config, method, directory=tmp_path, resume=resume)
+        other.kill()
+    assert train(config, method, directory=tmp_path).is_finished
+
+
 def test_another_configuration_cannot_resume_a_run(small_config: Config, tmp_path: Path) -> None:
     train(small_config(budget=1600), load_method("grpo"), directory=tmp_path)
     with pytest.raises(ValueError, match=r"config.yaml was made with learning_rate = 0.0004 and this run has 0.1"):
@@ -107,7 +124,7 @@ def test_another_recipe_cannot_resume_a_run(small_config: Config, tmp_path: Path
     config = small_config(budget=1600)
     train(config, load_method("grpo"), directory=tmp_path)
     changed = load_method("grpo", {"clip.high": 0.3})
-    with pytest.raises(ValueError, match=r"recipe.yaml was made with clip"):
+    with pytest.raises(ValueError, match=r"recipe.yaml was made with clip.high = 0.2 and this run has 0.3; resume"):
         train(config, changed, directory=tmp_path, resume=True)
 
 
