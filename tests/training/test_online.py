@@ -111,12 +111,11 @@ def test_all_rollouts_have_their_own_seed_and_probe_and_training_differ(small_co
 
 
 @pytest.mark.parametrize(
-    "name", ["grpo", "agpo", "gspo_sym", "dr_grpo", "dapo", "ppo", "rloo", "p3o", "clip_cov", "dpo"]
+    "name", ["grpo", "agpo", "gspo_sym", "dr_grpo", "dapo", "ppo", "rloo", "p3o", "clip_cov", "kl_cov", "dpo"]
 )
 def test_one_micro_batch_of_all_rows_and_many_of_one_change_the_weights_alike(
     small_config: Config, take_steps: Take, name: str
 ) -> None:
-    # Without kl_cov: the gradient of its |l_t| is the sign of a rounding error while the ratio is 1.
     # With an epsilon far above the gradient AdamW moves in proportion to it: changes of weights show gradients.
     linear = {"adam_eps": 1e4, "learning_rate": 1e3, "weight_decay": 0.0, "max_grad_norm": 1e9}
     linear |= {"prompts_per_batch": 12}
@@ -276,6 +275,10 @@ def test_every_recipe_takes_steps_with_finite_and_documented_metrics(
             assert isinstance(value, int | float), key
             assert math.isfinite(value), f"{key} = {value}"
             assert is_documented(key), f"{key} has no definition in StepRecord's docstring"
+    counted = Counter[str]()
+    for line in (line for result in results for line in result.rollouts):
+        counted[line["phase"]] += len(line["token_ids"])
+    assert counted == Counter(session.ledger.by_phase())
     assert session.num_updates > 0
     assert all(bool(torch.isfinite(tensor).all()) for tensor in weights(session).values())
     assert replayable(name) == (method != load_method(name))

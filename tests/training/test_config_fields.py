@@ -1,0 +1,34 @@
+"""No setting without a reader: a run asks for every field of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agpo_bench.config import RunConfig
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.training.run import train
+
+asked: set[str] = set()
+
+READ_BY_THE_COMMAND = {"num_threads"}
+"""Set before torch is imported, so not by the run itself: ``agpo_bench.threads``."""
+
+
+class Watched(RunConfig):
+    """A configuration that notes what is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in RunConfig.model_fields:
+            asked.add(name)
+        return super().__getattribute__(name)
+
+
+def test_a_run_asks_for_every_field_of_its_configuration(
+    small_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    config = Watched(**small_config(budget=1600, group_size=2, warmup_fraction=0.1).model_dump())
+    asked.clear()
+    train(config, load_method("dr_grpo"), directory=tmp_path / "run")
+    assert set(RunConfig.model_fields) - asked == READ_BY_THE_COMMAND
