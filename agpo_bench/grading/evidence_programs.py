@@ -41,6 +41,8 @@ class Programs:
     looked_up: int
     """Tests passed by a program that looks the answer up by its input: input and output reach and leave it unharmed."""
     look_ups: int
+    contradictory: int
+    """Tests whose input another test of the problem has too, with another output: no program passes both."""
     silent_passed: int
     """Tests passed by a program that prints nothing."""
     isolation: str
@@ -96,14 +98,25 @@ def program_evidence(data_dir: Path, *, limit: int | None = None, seed: int = 0)
         pairs_equal=pairs_equal,
         looked_up=_passed(verdicts_of=[v.score for v in verdicts], references=[r for _, r in look_ups]),
         look_ups=sum(len(reference.tests) for _, reference in look_ups),
+        contradictory=sum(
+            len(item.reference.tests) - len(_answers(item.reference)) for item in items if _contradicts(item.reference)
+        ),
         silent_passed=_passed(verdicts_of=[v.score for v in silent], references=[item.reference for item in items]),
         isolation=grader.sandbox.isolation,
     )
 
 
+def _answers(reference: Reference) -> dict[str, str]:
+    return {test.stdin.strip(): test.expected_stdout for test in reference.tests}
+
+
+def _contradicts(reference: Reference) -> bool:
+    answers = _answers(reference)
+    return any(answers[test.stdin.strip()] != test.expected_stdout for test in reference.tests)
+
+
 def _look_up(reference: Reference) -> str:
-    answers = {test.stdin.strip(): test.expected_stdout for test in reference.tests}
-    return f"```python\n{_LOOK_UP.format(answers=answers)}```"
+    return f"```python\n{_LOOK_UP.format(answers=_answers(reference))}```"
 
 
 def _passed(*, verdicts_of: Sequence[float], references: Sequence[Reference]) -> int:
@@ -147,6 +160,7 @@ def render_programs(programs: Programs, suites: Sequence[Suite]) -> list[str]:
         f"| expected output accepted with other blanks and other case | {p.outputs_equal:,} / {p.tests:,} |",
         f"| different outputs of a problem that match: numbers within 1e-5 | {p.pairs_equal:,} / {p.pairs:,} |",
         f"| tests passed by a program that looks each answer up by its input | {p.looked_up:,} / {p.look_ups:,} |",
+        f"| tests that repeat an input and want another output: no program passes both | {p.contradictory:,} |",
         f"| tests passed by a program that prints nothing | {p.silent_passed:,} / {p.tests:,} |",
     ]
     if suites:
