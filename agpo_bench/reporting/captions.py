@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from agpo_bench.data.sources import EmbeddedSource
 from agpo_bench.evaluation.results import EvalResult
 from agpo_bench.reporting.collect import Collection
 from agpo_bench.reporting.spec import AccuracyColumns, AverageColumn, FamilyColumns, TableSpec
@@ -105,6 +107,7 @@ def training_sentences(collections: Sequence[Collection]) -> Iterable[str]:
     if not runs:
         return
     yield f"Model: {', '.join(sorted({run.model for run in runs}))}."
+    yield f"Trained on: {'; '.join(sorted({_training_data(run.config) for run in runs}))}."
     budgets = sorted({run.budget for run in runs})
     used = sorted(run.tokens_used for run in runs)
     spread = f"{used[0]:,}" if used[0] == used[-1] else f"{used[0]:,} to {used[-1]:,}"
@@ -116,6 +119,14 @@ def training_sentences(collections: Sequence[Collection]) -> Iterable[str]:
     yield from sorted({_copies(run.contamination) for run in runs if run.contamination})
     notes = {str(run.recipe["caption"]) for run in runs if run.recipe.get("caption")}
     yield from sorted(notes)
+
+
+def _training_data(config: Mapping[str, Any]) -> str:
+    """Where the training problems came from, and of which benchmarks."""
+    source = {"embedded": EmbeddedSource.description, "hub": "the hub"}.get(
+        str(config["data"]), f"folder {Path(str(config['data'])).name}"
+    )
+    return f"{source}, {', '.join(config['tasks'])}"
 
 
 def _copies(contamination: Mapping[str, Any]) -> str:

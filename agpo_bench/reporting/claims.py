@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from agpo_bench.paths import INITIAL_MODEL
 from agpo_bench.reporting.collect import Collection
 from agpo_bench.reporting.rounding import round_half_up
 from agpo_bench.reporting.significance import holm, mcnemar, paired_bootstrap, stars, welch
@@ -16,7 +17,7 @@ from agpo_bench.reporting.tables import Cell, Column, Mark, Row
 
 MIN_SEEDS = 3
 BOOTSTRAP_SEED = 20_240
-FEW_SEEDS = f"† The claim rests on fewer than {MIN_SEEDS} seeds."
+FEW_SEEDS = f"‡ The claim rests on fewer than {MIN_SEEDS} seeds."
 OVERLAP = "† Best by its mean only: the 95 % intervals over seeds overlap with another row's."
 
 
@@ -42,7 +43,8 @@ def marked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
         others = [cell for cell, value in zip(cells, printed, strict=True) if value not in (None, ranked[0])]
         for row_index, cell in enumerate(cells):
             if cell in best:
-                doubts[row_index][index] = _doubt(cell, others)
+                is_trained = rows[row_index].method != INITIAL_MODEL
+                doubts[row_index][index] = _doubt(cell, others, is_trained=is_trained)
     return [
         replace(
             row,
@@ -55,8 +57,8 @@ def marked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
     ]
 
 
-def _doubt(best: Cell, others: Sequence[Cell]) -> str:
-    if len(best.per_seed) < MIN_SEEDS:
+def _doubt(best: Cell, others: Sequence[Cell], *, is_trained: bool) -> str:
+    if is_trained and len(best.per_seed) < MIN_SEEDS:
         return FEW_SEEDS
     low, high = _bounds(best)
     return OVERLAP if any(_bounds(other)[0] <= high and low <= _bounds(other)[1] for other in others) else ""

@@ -42,6 +42,7 @@ _TEX_SPECIAL = {
     "−": "--",
     "→": r"$\rightarrow$",
     "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
     "…": r"\dots{}",
     "’": "'",
 }
@@ -121,7 +122,7 @@ def _tex_cell(cell: Cell) -> tuple[str, str]:
         text = (r"\bfseries " if cell.mark == "best" else r"\itshape ") + text
     spread = cell.printed_spread()
     after = rf"{{\scriptsize$\pm$\,{spread}}}" if spread else ""
-    marks = cell.stars + (r"\dagger" if cell.doubt else "")
+    marks = cell.stars + {"": "", "†": r"\dagger", "‡": r"\ddagger"}[cell.doubt[:1]]
     return text, after + (f"$^{{{marks}}}$" if marks else "")
 
 

@@ -105,8 +105,8 @@ class Cell:
         return ""
 
     def printed_marks(self) -> str:
-        """Stars, and a dagger where a claim is not safe."""
-        return self.stars + ("†" if self.doubt else "")
+        """Stars, and the dagger of the reason why a claim is not safe."""
+        return self.stars + self.doubt[:1]
 
     def printed(self) -> str:
         """All of it as plain text."""

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from agpo_bench.cli import main
+from agpo_bench.reporting.captions import training_sentences
 from agpo_bench.reporting.claims import FEW_SEEDS, OVERLAP
 from agpo_bench.reporting.collect import collect
 from agpo_bench.reporting.fill import fill
@@ -73,6 +74,18 @@ def test_a_best_that_intervals_do_not_separate_is_doubted(runs: Path, tmp_path: 
     write_run(tmp_path / "few", "grpo", 42, {"gsm8k": 100})
     write_run(tmp_path / "few", "agpo", 42, {"gsm8k": 180})
     assert {row.method: row.cells[0].doubt for row in _table(tmp_path / "few").rows} == {"grpo": "", "agpo": FEW_SEEDS}
+
+
+def test_an_untrained_model_that_is_best_is_not_said_to_lack_seeds(tmp_path: Path, write_run: RunWriter) -> None:
+    write_run(tmp_path, "initial", None, {"gsm8k": 180})
+    for seed, score_sum in ((42, 100), (1337, 102), (2026, 104)):
+        write_run(tmp_path, "grpo", seed, {"gsm8k": score_sum})
+    assert [row.cells[0].doubt for row in _table(tmp_path).rows] == ["", ""]
+
+
+def test_captions_name_the_training_data(runs: Path) -> None:
+    sentences = list(training_sentences([collect(runs)[0]]))
+    assert "Trained on: embedded sample (generated problems, not the benchmarks), all." in sentences
 
 
 def test_intervals_are_students(runs: Path) -> None:
