@@ -440,8 +440,8 @@ def render(evidence: Evidence) -> str:
         lines.append(f"| {benchmark} | {' | '.join(cells)} |")
     lines += [
         "",
-        "`deepseek` loses answers with a thousands comma and accepts answers 100 times too large or too small; `lm_eval`",
-        "reads MATH answers in Minerva's closing sentence alone, and these outputs end in a box.",
+        "`deepseek` loses answers with a thousands comma and accepts answers 100 times too large or too small;",
+        "`lm_eval` reads MATH answers in Minerva's closing sentence alone, and these outputs end in a box.",
         "",
         "By source. The test suites of other graders are written for their own extraction: most search free text,",
         "where ours reads a box, a final sentence, or a bare answer.",
