@@ -53,7 +53,8 @@ class StepRecord:
         above the band with A > 0, below it with A < 0, above a dual cap with A < 0) or changed its weight (CISPO, P3O),
         ``clip/high_tokens`` those above; ``clip/active_steps`` share of updates with any such token;
         ``clip/active_frac_c<c>`` ``active_tokens`` within groups with c right rollouts; ``clip/ratio_max`` the largest
-        token ratio; ``clip/first_pass_ratio_err`` max |token ratio - 1| before the first update; ``ratio/mean`` mean over tokens of the method's ratio; ``is/ratio_adv_corr`` Pearson correlation of
+        token ratio; ``clip/first_pass_ratio_err`` max |token ratio - 1| before the first update; ``ratio/mean`` mean
+        over tokens of the method's ratio; ``is/ratio_adv_corr`` Pearson correlation of
         token ratio and advantage over trained tokens; ``kl/policy_k1|policy_k3`` mean over trained tokens of
         log pi_old - log pi and its k3, each before its own update; ``cov/…`` and ``ess/…`` as the surrogate reports
         them, mean over updates.
