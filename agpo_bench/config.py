@@ -132,7 +132,7 @@ class RunConfig(BaseModel):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # A 115k-parameter model on two cores: short answers, a learning rate that moves it, half a minute of CPU a run.
+    # A 126k-parameter model on two cores: short answers, a learning rate that moves it, half a minute of CPU a run.
     "embedded": {
         "model": "embedded",
         "data": "embedded",

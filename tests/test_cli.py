@@ -88,6 +88,9 @@ def test_an_adaptive_clip_with_one_update_is_refused(tmp_path: Path) -> None:
 def test_a_missing_model_directory_is_named(tmp_path: Path) -> None:
     line = refused("train", "--method", "grpo", "--model", "./nowhere", "--out", str(tmp_path))
     assert "./nowhere" in line
+    (tmp_path / "empty").mkdir()
+    line = refused("train", "--method", "grpo", "--model", str(tmp_path / "empty"), "--out", str(tmp_path))
+    assert str(tmp_path / "empty") in line and "config.json" in line
 
 
 def test_a_place_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:

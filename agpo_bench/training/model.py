@@ -69,6 +69,8 @@ def load_model(
         return wrap_model(read[0].to(device), read[1], source=source)
     if not is_local and _looks_like_a_path(source):
         raise ValueError(f"no model directory {source!r}; give a folder with config.json and weights, or a hub id")
+    if is_local and not (directory / "config.json").is_file():
+        raise ValueError(f"cannot load a causal language model from the directory {source!r}: it holds no config.json")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where = str(directory) if is_local else source
