@@ -39,12 +39,28 @@ def load_method(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
     if not isinstance(recipe, dict):
         raise ValueError(f"{path.name} must be a mapping of recipe fields such as name, title, source, clip")
     recipe.setdefault("name", path.stem)
+    changed = dict(overrides or {})
     try:
-        return Method.model_validate(override(recipe, overrides or {}))
+        method = Method.model_validate(override(recipe, changed))
     except ValidationError as error:
         raise ValueError(f"{path.name}: {_sentence(error)}") from error
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
+    if "title" not in changed:
+        method = method.model_copy(update={"title": method.title + _remark(path, method, changed)})
+    return method
+
+
+def _remark(path: Path, method: Method, overrides: Mapping[str, Any]) -> str:
+    """What a table must add to the title, so that a changed recipe never stands under the name of the one it was."""
+    remarks = [f"{key}={str(value).rpartition('/')[2]}" for key, value in overrides.items()]
+    shipped = definitions("trainers")
+    if path.resolve().parent != shipped.resolve():
+        recipes = [yaml.safe_load(one.read_text(encoding="utf-8")) for one in shipped.glob("*.yaml")]
+        namesakes = [recipe for recipe in recipes if recipe["title"] == method.title]
+        if namesakes and all(Method.model_validate(override(recipe, overrides)) != method for recipe in namesakes):
+            remarks.insert(0, path.stem)
+    return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def override(recipe: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

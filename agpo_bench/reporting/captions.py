@@ -80,7 +80,9 @@ def _scores(spec: TableSpec, collection: Collection, tasks: Sequence[str]) -> It
         return
     yield "Score (%), greedy decoding." if not uses_draws(spec) else _draws(present)
     yield _grouped("Data", {task: sorted({r.data_source for r in found}) for task, found in present.items()})
-    yield _grouped("Items", {task: sorted({f"{r.num_items:,}" for r in found}) for task, found in present.items()})
+    yield _grouped(
+        "Items a benchmark", {task: sorted({f"{r.num_items:,}" for r in found}) for task, found in present.items()}
+    )
     if any(r.limit for found in present.values() for r in found):
         yield "Only the first items of each test set were used: not comparable with published scores."
     modes = sorted({r.grading_mode for found in present.values() for r in found})
@@ -131,7 +133,9 @@ def _training_data(config: Mapping[str, Any]) -> str:
 
 def _copies(contamination: Mapping[str, Any]) -> str:
     """What a run found of the test items among its training problems, and what it did about it."""
-    done = {"strict": "copies left out", "report": "copies kept"}.get(str(contamination["dedup"]))
+    done = {"strict": "equal and near copies left out, variants kept", "report": "all kept"}.get(
+        str(contamination["dedup"])
+    )
     return f"Training data: {contamination['summary']}{f' ({done})' if done else ''}."
 
 

@@ -74,6 +74,18 @@ def test_a_one_line_edit_of_a_file_is_another_method(tmp_path):
     assert [item.where for item in diff(load_method("grpo"), method)] == ["aggregation"]
 
 
+def test_a_changed_recipe_says_so_in_its_title(tmp_path):
+    copy = tmp_path / "mine.yaml"
+    text = (definitions("trainers") / "grpo.yaml").read_text(encoding="utf-8")
+    copy.write_text(text, encoding="utf-8")
+    assert load_method(copy).title == "GRPO"
+    assert load_method("grpo", {"clip.high": "0.28"}).title == "GRPO (clip.high=0.28)"
+    copy.write_text(text.replace("low: 0.2", "low: 0.1"), encoding="utf-8")
+    assert load_method(copy).title == "GRPO (mine)"
+    copy.write_text(text.replace("title: GRPO", "title: My GRPO"), encoding="utf-8")
+    assert load_method(copy).title == "My GRPO"
+
+
 def test_overrides_read_text_as_yaml_and_a_new_part_forgets_the_old_fields():
     method = load_method("agpo", {"clip.base": "0.1", "group_size": "4", "probe.signals_mask": "'1011'"})
     assert (method.clip.base, method.group_size, method.probe.signals_mask) == (0.1, 4, "1011")
