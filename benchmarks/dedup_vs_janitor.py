@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agpo_bench.data.benchmarks import open_source, task_names
+from agpo_bench.data.contamination.batch import Text
 from agpo_bench.data.contamination.check import REMOVALS, STAGES, Report, check_texts
 from agpo_bench.data.contamination.gather import evaluation_texts, split_texts
-from agpo_bench.data.contamination.index import Settings, Text
+from agpo_bench.data.contamination.index import Settings
 from agpo_bench.data.contamination.planted import KINDS, NEGATIVES, Planted, plant, score
 from agpo_bench.data.contamination.survey import survey
 from agpo_bench.files import write_whole
@@ -136,18 +137,20 @@ def planted_table(items: Sequence[Text], corpus: Sequence[Text]) -> list[str]:
 
 def sample_rows(report: Report, training: Sequence[Text], items: Sequence[Text]) -> list[str]:
     """A seeded sample of 100 removals and of 100 near misses by row number and score."""
+    from agpo_bench.data.contamination.batch import TrainingTexts
     from agpo_bench.data.contamination.compare import compare
-    from agpo_bench.data.contamination.index import EvaluationIndex, batches
+    from agpo_bench.data.contamination.index import EvaluationIndex
 
     rng = random.Random(SEED)
     removed = [one for one in report.findings if one.stage in REMOVALS]
     chosen = sorted(rng.sample(range(len(removed)), min(100, len(removed))))
     rows = ["| training row | test row | stage | score |", "| --- | --- | --- | ---: |"]
     rows += [f"| {o.train_id} | {o.eval_id} | {o.stage} | {o.score:.2f} |" for o in (removed[i] for i in chosen)]
-    index = EvaluationIndex(items, training=training)
+    reading = TrainingTexts(training, max_sample=Settings().background)
+    index = EvaluationIndex(items, training=reading)
     taken = {(one.train_id, one.eval_id) for one in removed}
     misses = []
-    for _, batch in batches(training):
+    for _, batch in reading.read():
         pairs = index.candidates(batch)
         for text, item in zip(pairs.train.tolist(), pairs.evaluation.tolist(), strict=True):
             ids = batch.texts[text].text_id, index.items[item].text_id

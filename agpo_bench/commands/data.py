@@ -13,8 +13,8 @@ from rich.table import Table
 from agpo_bench.threads import limit_threads
 
 if TYPE_CHECKING:
+    from agpo_bench.data.contamination.batch import Text
     from agpo_bench.data.contamination.check import Finding, Report
-    from agpo_bench.data.contamination.index import Text
     from agpo_bench.data.contamination.survey import Survey
     from agpo_bench.data.sources import DataSource
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from agpo_bench.data.benchmarks import grader_for
-from agpo_bench.data.contamination.index import Text
+from agpo_bench.data.contamination.batch import Text
 from agpo_bench.data.contamination.planted import paraphrase
 from agpo_bench.data.contamination.spelling import tokenise
 from agpo_bench.data.rows import Item

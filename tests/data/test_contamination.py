@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agpo_bench.data.contamination.batch import Text, TrainingTexts
 from agpo_bench.data.contamination.check import REMOVALS, check_texts, duplicates
 from agpo_bench.data.contamination.gather import file_texts
-from agpo_bench.data.contamination.index import Text
 from agpo_bench.data.contamination.planted import KINDS, NEGATIVES, plant, score
 from agpo_bench.data.contamination.spelling import tokenise
 
@@ -264,13 +264,21 @@ def test_a_training_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_weights_are_the_same_whatever_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agpo_bench.data.contamination import index
+    from agpo_bench.data.contamination import batch, index
 
     rng = random.Random(5)
-    evaluation = items(*(story(rng) for _ in range(30)))
-    training = [text(story(rng), text_id=f"train/{n}") for n in range(50)]
+    evaluation = items(*(story(rng) for _ in range(30)), *(chinese_story(rng) for _ in range(30)))
+    training = [text(story(rng) if n % 3 else chinese_story(rng), text_id=f"train/{n}") for n in range(50)]
     training[7] = text(evaluation[3].question.upper(), text_id="train/7")
+    training[12] = text(evaluation[40].question, text_id="train/12")
     whole = check_texts(training, evaluation)
-    monkeypatch.setattr(index, "BATCH_CHARACTERS", 900)
-    assert check_texts(training, evaluation) == whole
-    assert np.all(index.EvaluationIndex(evaluation, training=training).weight_K <= 1)
+    sampled = check_texts(training, evaluation, settings=index.Settings(background=20))
+    assert sampled.removed_ids == whole.removed_ids == {"train/7", "train/12"}
+    for kept in (batch.KEPT_CHARACTERS, 2000, 0):
+        monkeypatch.setattr(batch, "BATCH_CHARACTERS", 900)
+        monkeypatch.setattr(batch, "KEPT_CHARACTERS", kept)
+        assert check_texts(training, evaluation) == whole
+        assert check_texts(training, evaluation, settings=index.Settings(background=20)) == sampled
+    reading = TrainingTexts(training, max_sample=20)
+    assert np.all(index.EvaluationIndex(evaluation, training=reading).weight_K <= 1)
+    assert sorted(number for numbers, _ in reading.read() for number in numbers.tolist()) == list(range(50))

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from agpo_bench.cli import app
 from agpo_bench.data.benchmarks import open_source, task_names
+from agpo_bench.data.contamination.batch import Text
 from agpo_bench.data.contamination.check import Report, check_texts
 from agpo_bench.data.contamination.gather import evaluation_texts, split_texts
-from agpo_bench.data.contamination.index import Text
 from agpo_bench.data.contamination.survey import Survey, survey
 
 pytestmark = [pytest.mark.shared, pytest.mark.slow]

@@ -25,8 +25,9 @@ from typing import Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from agpo_bench.data.contamination.batch import Batch, Text, TrainingTexts
 from agpo_bench.data.contamination.compare import Bounds, Span, compare
-from agpo_bench.data.contamination.index import Batch, EvaluationIndex, Settings, Text, batches
+from agpo_bench.data.contamination.index import EvaluationIndex, Settings
 from agpo_bench.data.sources import question_key
 
 Stage = Literal["verbatim", "respelt", "near", "variant"]
@@ -127,13 +128,16 @@ def check_texts(
     for texts, name in ((training, training_name), (evaluation, evaluation_name)):
         if not texts:
             raise ValueError(f"nothing to compare: {name} is empty")
-    index = EvaluationIndex(evaluation, training=training, settings=settings)
-    findings: list[Finding] = []
-    for _, batch in batches(training):
-        findings += _check_batch(index, batch, align_variants=align_variants)
+    reading = TrainingTexts(training, max_sample=settings.background)
+    index = EvaluationIndex(evaluation, training=reading, settings=settings)
+    found: dict[tuple[int, int], Finding] = {}
+    for numbers, batch in reading.read():
+        for (text, item), one in _check_batch(index, batch, align_variants=align_variants).items():
+            found[int(numbers[text]), item] = one
+    findings = [found[pair] for pair in sorted(found)]
     report = _report(index, findings, len(training), training_name=training_name, evaluation_name=evaluation_name)
-    removals = [found for found in findings if found.stage in REMOVALS]
-    variants = [found for found in findings if found.stage not in REMOVALS]
+    removals = [one for one in findings if one.stage in REMOVALS]
+    variants = [one for one in findings if one.stage not in REMOVALS]
     return report.model_copy(update={"findings": (*removals, *variants[:max_variants])})
 
 
@@ -154,7 +158,7 @@ def duplicates(texts: Sequence[Text]) -> list[Finding]:
     return found
 
 
-def _check_batch(index: EvaluationIndex, batch: Batch, *, align_variants: bool) -> list[Finding]:
+def _check_batch(index: EvaluationIndex, batch: Batch, *, align_variants: bool) -> dict[tuple[int, int], Finding]:
     found: dict[tuple[int, int], Finding] = {}
     for text, item in zip(*index.exact(batch), strict=True):
         stage = _exact_stage(batch.texts[text], index.items[item])
@@ -178,7 +182,7 @@ def _check_batch(index: EvaluationIndex, batch: Batch, *, align_variants: bool) 
         elif is_open and seen.text_coverage >= index.settings.min_coverage:
             found[pair] = _finding(index, batch, pair, "variant", score=seen.text_coverage, seen=seen.spans)
             settled.add(text)
-    return [found[pair] for pair in sorted(found)]
+    return found
 
 
 def _exact_stage(first: Text, second: Text) -> Stage:

@@ -10,9 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agpo_bench.data.contamination.index import WEIGHT_TOKENS, Batch, EvaluationIndex, ranges
-from agpo_bench.data.contamination.spelling import Hashes, ngrams
+from agpo_bench.data.contamination.batch import Batch, Facts
+from agpo_bench.data.contamination.index import WEIGHT_TOKENS, EvaluationIndex, ranges
+from agpo_bench.data.contamination.spelling import ngrams
+from agpo_bench.data.contamination.table import Hashes
 
+_ROUNDING = 1e-9
+"""A bound adds the weights in another order than the coverage it bounds."""
 _SPAN_TOKENS = 3
 """Runs at least this long say where in the training text the copy starts and ends."""
 
@@ -46,26 +50,31 @@ class Bounds:
         self._index = index
         self._batch = batch
         self._items: dict[int, _ItemBag] = {}
+        self._facts = Facts(batch)
         self._text = -1
-        self._held: Counter[int] = Counter()
+        self._held: frozenset[int] = frozenset()
 
     def may_copy(self, item: int, text: int) -> bool:
-        """Whether the text has the numbers, signs and words of the question, and enough of its tokens in any order."""
-        bag, held = self._bag(item), self._tokens(text)
-        if any(held[fact] < count for fact, count in bag.facts.items()):
+        """Whether the text has the facts of the question in a row, and enough of the item's tokens in any order."""
+        if not self.has_facts(item, text):
             return False
-        return bag.share(held, bag.weights) >= self._index.settings.min_coverage
+        bag = self._bag(item)
+        return bag.share(self._tokens(text), bag.weights) >= self._index.settings.min_coverage - _ROUNDING
+
+    def has_facts(self, item: int, text: int) -> bool:
+        """Whether the text has the facts of the question in a row: without them ``same_facts`` is false."""
+        return self._index.question_facts.of(item) in self._facts.of(text)
 
     def may_vary(self, item: int, text: int) -> bool:
         """Whether the text has enough of the item's words in any order."""
         bag = self._bag(item)
-        return bag.share(self._tokens(text), bag.word_weights) >= self._index.settings.min_coverage
+        return bag.share(self._tokens(text), bag.word_weights) >= self._index.settings.min_coverage - _ROUNDING
 
-    def _tokens(self, text: int) -> Counter[int]:
+    def _tokens(self, text: int) -> frozenset[int]:
         if text != self._text:
             first, parts = self._batch.tokens.first, self._batch.first_part
             self._text = text
-            self._held = Counter(self._batch.tokens.hash_K[first[parts[text]] : first[parts[text + 1]]].tolist())
+            self._held = frozenset(self._batch.tokens.hash_K[first[parts[text]] : first[parts[text + 1]]].tolist())
         return self._held
 
     def _bag(self, item: int) -> _ItemBag:
@@ -79,14 +88,10 @@ class _ItemBag:
 
     def __init__(self, index: EvaluationIndex, item: int) -> None:
         tokens, parts = index.batch.tokens, index.batch.first_part
-        start, after_question = int(tokens.first[parts[item]]), int(tokens.first[parts[item] + 1])
-        end = int(tokens.first[parts[item + 1]])
+        start, end = int(tokens.first[parts[item]]), int(tokens.first[parts[item + 1]])
         hashes = tokens.hash_K[start:end].tolist()
         weights = index.weight_K[start:end] * index.is_target_K[start:end]
         is_fact = tokens.is_fact_K[start:end]
-        self.facts = Counter(
-            token for token, fact in zip(hashes[: after_question - start], is_fact.tolist(), strict=False) if fact
-        )
         count = Counter(hashes)
         self.weights: dict[int, float] = {}
         self.word_weights: dict[int, float] = {}
@@ -97,7 +102,7 @@ class _ItemBag:
         # A token that occurs twice or more may be a name that was changed.
         self._often = {token for token, times in count.items() if times > 1}
 
-    def share(self, held: Counter[int], weights: dict[int, float]) -> float:
+    def share(self, held: frozenset[int], weights: dict[int, float]) -> float:
         """Weighted share of the tokens that a text has or may have under another name."""
         total = sum(weights.values())
         there = sum(weight for token, weight in weights.items() if token in held or token in self._often)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agpo_bench.data.benchmarks import Split, load_task
-from agpo_bench.data.contamination.index import Text
+from agpo_bench.data.contamination.batch import Text
 from agpo_bench.data.few_shot import Examples
 
 if TYPE_CHECKING:

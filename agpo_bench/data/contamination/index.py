@@ -8,35 +8,19 @@ for every training text, estimate resemblance instead of containment, and so los
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
-from agpo_bench.data.contamination.spelling import (
-    Hashes,
-    Integers,
-    Tokens,
-    masked,
-    ngrams,
-    tokenise,
-    whole_texts,
-)
+from agpo_bench.data.contamination.batch import Batch, Facts, Text, TrainingTexts
+from agpo_bench.data.contamination.table import Hashes, HashTable, Integers, distinct
 
 SCREEN_TOKENS = 4
 WEIGHT_TOKENS = 3
-BATCH_CHARACTERS = 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """A question as it is compared: what is asked, and the options offered if any."""
-
-    text_id: str
-    question: str
-    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,93 +41,6 @@ class Settings:
     """Training texts, evenly spaced, whose grams count towards how common a gram is."""
 
 
-class GramTable:
-    """A set of hashes that answers for whole arrays which member each query is."""
-
-    def __init__(self, hashes: Hashes) -> None:
-        self.hashes = _distinct(hashes)
-        bits = max(12, int(16 * len(self.hashes)).bit_length())
-        self._shift = np.uint64(64 - bits)
-        self._quick = np.zeros(1 << bits, dtype=np.bool_)
-        self._quick[self.hashes >> self._shift] = True
-
-    def __len__(self) -> int:
-        return len(self.hashes)
-
-    def find(self, queries: Hashes) -> tuple[Integers, Integers]:
-        """Positions in ``queries`` of those that are members, and the number of the member."""
-        # The table of the leading bits settles nearly all non-members with one look.
-        maybe = np.flatnonzero(self._quick[queries >> self._shift])
-        if not len(maybe) or not len(self.hashes):
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        member = np.minimum(np.searchsorted(self.hashes, queries[maybe]), len(self.hashes) - 1)
-        hit = self.hashes[member] == queries[maybe]
-        return maybe[hit], member[hit]
-
-
-class Batch:
-    """Some texts cut into parts (question, options) and tokens."""
-
-    def __init__(self, texts: Sequence[Text]) -> None:
-        self.texts = texts
-        parts: list[str] = []
-        first_part = [0]
-        for text in texts:
-            parts.append(text.question)
-            parts += text.options
-            first_part.append(len(parts))
-        self.first_part = np.array(first_part, dtype=np.int64)
-        self.tokens: Tokens = tokenise(parts)
-        self.part_K = self.tokens.owners()
-        self.text_of_part = np.repeat(np.arange(len(texts)), np.diff(self.first_part))
-
-    def keys(self, *, mask_numbers: bool = False) -> Hashes:
-        """One hash a text: its question, and its options in any order."""
-        tokens = self.tokens
-        hash_P = whole_texts(masked(tokens) if mask_numbers else tokens.hash_K, tokens.first)
-        is_question = np.zeros(len(hash_P), dtype=np.bool_)
-        is_question[self.first_part[:-1]] = True
-        # A sum does not see the order of the options; the factor keeps a question from counting as one of them.
-        mixed = np.where(is_question, hash_P * np.uint64(0x9FB21C651E98DF25), hash_P)
-        sums: Hashes = np.add.reduceat(mixed, self.first_part[:-1]) if len(mixed) else mixed
-        return sums
-
-    @property
-    def question_keys(self) -> Hashes:
-        """One hash a text, of its question alone."""
-        tokens = self.tokens
-        found: Hashes = whole_texts(tokens.hash_K, tokens.first)[self.first_part[:-1]]
-        return found
-
-    @property
-    def has_options(self) -> NDArray[np.bool_]:
-        """Whether each text offers options."""
-        found: NDArray[np.bool_] = np.diff(self.first_part) > 1
-        return found
-
-    def num_tokens(self) -> Integers:
-        """Tokens of each text."""
-        first: Integers = self.tokens.first[self.first_part]
-        return np.diff(first)
-
-    def grams(self, size: int) -> tuple[Hashes, Integers, Integers]:
-        """Grams inside one part, the token each starts at, and the text it is of."""
-        grams, start = ngrams(self.tokens.hash_K, self.part_K, size)
-        return grams, start, self.text_of_part[self.part_K[start]]
-
-
-def batches(texts: Sequence[Text]) -> Iterator[tuple[int, Batch]]:
-    """Cut a sequence of texts into batches; yields the number of the first text of each."""
-    start = size = 0
-    for number, text in enumerate(texts):
-        size += len(text.question) + sum(map(len, text.options))
-        if size >= BATCH_CHARACTERS or number - start >= 50_000:
-            yield start, Batch(texts[start : number + 1])
-            start, size = number + 1, 0
-    if start < len(texts):
-        yield start, Batch(texts[start:])
-
-
 class Pairs(NamedTuple):
     """Pairs of a training text and an evaluation item, by number."""
 
@@ -155,7 +52,7 @@ class EvaluationIndex:
     """The evaluation items of one check."""
 
     def __init__(
-        self, items: Sequence[Text], *, training: Sequence[Text] = (), settings: Settings | None = None
+        self, items: Sequence[Text], *, training: TrainingTexts | None = None, settings: Settings | None = None
     ) -> None:
         self.items = items
         self.settings = settings or Settings()
@@ -167,6 +64,7 @@ class EvaluationIndex:
         self.has_number[self.batch.text_of_part[self.batch.part_K[self.batch.tokens.is_number_K]]] = True
         self.weight_K = self._weights(training)
         self.is_target_K, self.information, self.asks_enough = self._targets()
+        self.question_facts = Facts(self.batch, question_only=True)
         self._build_screen()
 
     def exact(self, batch: Batch) -> Pairs:
@@ -193,27 +91,26 @@ class EvaluationIndex:
         """Pairs that share enough uncommon grams to be worth an alignment."""
         grams, _, text = batch.grams(SCREEN_TOKENS)
         position, gram = self._screen.find(grams)
+        rare = np.flatnonzero(self._is_rare[gram])
+        position, gram = position[rare], gram[rare]
         if not len(position):
             return Pairs(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         size = len(self._screen)
-        distinct = _distinct(text[position] * size + gram)
-        text_D, gram_D = distinct // size, distinct % size
-        count_D = self._first[gram_D + 1] - self._first[gram_D]
-        item = self._postings[ranges(self._first[gram_D], count_D)]
-        pairs = np.sort(np.repeat(text_D, count_D) * len(self.items) + item)
-        edge = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]]))
-        pair, shared = pairs[edge], np.diff(np.append(edge, len(pairs)))
-        train, evaluation = pair // len(self.items), pair % len(self.items)
-        share = shared / self._num_grams[evaluation]
-        kept = share >= self.settings.min_shared
-        train, evaluation, share = train[kept], evaluation[kept], share[kept]
+        bits = size.bit_length()
+        occurrences = distinct(text[position] << bits | gram)
+        gram_of_text = _rows(occurrences >> bits, occurrences & ((1 << bits) - 1), (len(batch.texts), size))
+        shared = gram_of_text @ self._items_of_gram
+        kept = np.flatnonzero(shared.data >= self._least_shared[shared.indices])
+        train = np.searchsorted(shared.indptr, kept, side="right") - 1
+        evaluation = shared.indices[kept].astype(np.int64)
+        share = shared.data[kept] / self._num_grams[evaluation]
         order = np.lexsort((evaluation, -share, train))
         train, evaluation = train[order], evaluation[order]
         rank = np.arange(len(train)) - np.searchsorted(train, train)
-        kept = rank < self.settings.max_alignments
-        return Pairs(train[kept], evaluation[kept])
+        first = np.flatnonzero(rank < self.settings.max_alignments)
+        return Pairs(train[first], evaluation[first])
 
-    def _weights(self, training: Sequence[Text]) -> NDArray[np.float64]:
+    def _weights(self, training: TrainingTexts | None) -> NDArray[np.float64]:
         r"""How telling each token is, in [0, 1].
 
         A gram that ``df`` of ``N`` texts have weighs log((N + 1) / df) / log(N + 1); a token weighs as much as the most
@@ -221,18 +118,17 @@ class EvaluationIndex:
         """
         tokens = self.batch.tokens
         grams, start, text = self.batch.grams(WEIGHT_TOKENS)
-        table = GramTable(grams)
-        member = np.searchsorted(table.hashes, grams)
+        table = HashTable(grams)
+        _, member = table.find(grams)
         # Copies of one item among the evaluation sets are one text.
-        distinct = np.unique(self.batch.keys(), return_inverse=True)[1]
-        num_texts = len(np.unique(distinct))
-        frequency = _document_counts(distinct[text], member, len(table))
-        sample = training[:: max(1, -(-len(training) // self.settings.background))] if training else ()
-        for _, batch in batches(sample):
+        keys, same = np.unique(self.batch.keys(), return_inverse=True)
+        num_texts = len(keys)
+        frequency = _document_counts(same[text], member, len(table))
+        for batch in training.sampled() if training else ():
             grams_B, _, text_B = batch.grams(WEIGHT_TOKENS)
             position, found = table.find(grams_B)
             frequency += _document_counts(text_B[position], found, len(table))
-        num_texts += len(sample)
+        num_texts += training.num_sampled if training else 0
         weight_G = np.log((num_texts + 1) / np.maximum(frequency, 1)) / np.log(num_texts + 1)
         # Parts too short for a gram weigh something, or a short option would not count at all.
         weight_K = np.full(len(tokens.hash_K), np.inf)
@@ -260,17 +156,20 @@ class EvaluationIndex:
         grams, start, text = self.batch.grams(SCREEN_TOKENS)
         kept = self.is_target_K[start] & (self.information >= self.settings.min_information)[text]
         grams, text = grams[kept], text[kept]
-        hashes = _distinct(grams)
-        member = np.searchsorted(hashes, grams)
-        pair = _distinct(member * len(self.items) + text) if len(grams) else np.empty(0, dtype=np.int64)
-        member, text = pair // max(1, len(self.items)), pair % max(1, len(self.items))
-        count = np.bincount(member, minlength=len(hashes))
-        is_common = count > self.settings.max_sharing
-        self._screen = GramTable(hashes[~is_common])
-        kept = ~is_common[member]
-        self._postings = text[kept]
-        self._first = np.concatenate([[0], np.cumsum(count[~is_common])]).astype(np.int64)
-        self._num_grams = np.maximum(np.bincount(self._postings, minlength=len(self.items)), 1)
+        self._screen = HashTable(grams)
+        _, member = self._screen.find(grams)
+        pair = distinct(member * len(self.items) + text)
+        member, item = pair // len(self.items), pair % len(self.items)
+        self._is_rare = np.bincount(member, minlength=len(self._screen)) <= self.settings.max_sharing
+        rare = np.flatnonzero(self._is_rare[member])
+        member, item = member[rare], item[rare]
+        self._items_of_gram = _rows(member, item, (len(self._screen), len(self.items)))
+        self._num_grams = np.maximum(np.bincount(item, minlength=len(self.items)), 1)
+        # The least whole number whose quotient, as it is rounded, reaches the share.
+        least = np.ceil(self.settings.min_shared * self._num_grams).astype(np.int32)
+        least -= (least - 1) / self._num_grams >= self.settings.min_shared
+        least += least / self._num_grams < self.settings.min_shared
+        self._least_shared = least
 
 
 class _Grouped:
@@ -288,19 +187,20 @@ class _Grouped:
         return Pairs(np.repeat(np.arange(len(keys)), count), self._order[ranges(low, count)])
 
 
-def _distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """Sorted distinct values, by sorting: the hash table of ``numpy.unique`` is several times slower on hashes."""
-    ordered = np.sort(values)
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
-
-
 def ranges(start: Integers, count: Integers) -> Integers:
     """The numbers ``start[i] … start[i] + count[i] - 1`` one after another."""
     total = int(count.sum())
     return np.repeat(start - (np.cumsum(count) - count), count) + np.arange(total)
 
 
+def _rows(row: Integers, column: Integers, shape: tuple[int, int]) -> scipy.sparse.csr_array[np.int32]:
+    """A matrix that is one at the given places; the rows in ascending order, no place twice."""
+    first = np.searchsorted(row, np.arange(shape[0] + 1)).astype(np.int32)
+    return scipy.sparse.csr_array((np.ones(len(row), dtype=np.int32), column.astype(np.int32), first), shape=shape)
+
+
 def _document_counts(text: Integers, gram: Integers, size: int) -> Integers:
     """In how many texts each gram occurs."""
-    pairs = _distinct(text.astype(np.int64) * max(1, size) + gram)
-    return np.bincount(pairs % max(1, size), minlength=size)
+    bits = size.bit_length()
+    pairs = distinct(text << bits | gram)
+    return np.bincount(pairs & ((1 << bits) - 1), minlength=size)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from agpo_bench.data.contamination.batch import Text
 from agpo_bench.data.contamination.check import REMOVALS, Report
-from agpo_bench.data.contamination.index import Text
 
 Kind = Literal["verbatim", "latex", "case", "spacing", "options", "names", "numbers", "page", "crossed", "fresh"]
 KINDS: tuple[Kind, ...] = ("verbatim", "latex", "case", "spacing", "options", "names", "numbers", "page")

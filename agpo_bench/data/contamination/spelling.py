@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agpo_bench.data.contamination.table import Hashes, HashTable, Integers
 from agpo_bench.data.contamination.vocabulary import (
     DROPPED_COMMANDS,
     FACT_SYMBOLS,
@@ -29,15 +31,11 @@ from agpo_bench.data.contamination.vocabulary import (
     UNICODE_SYMBOLS,
 )
 
-Hashes = NDArray[np.uint64]
-Integers = NDArray[np.int64]
-
 _SEPARATES, _LETTER, _NUMBER, _SYMBOL, _BACKSLASH, _END = range(6)
 _TEXT_END = "\x00"
 
-_UNICODE_PATTERN = re.compile("[" + "".join(map(re.escape, UNICODE_SYMBOLS)) + "]")
 _DIGITS_OF_FRACTION = re.compile(r"(frac)\s*([0-9])\s*([0-9])")
-_DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|(?=\x00))", re.DOTALL)
+_DRAWING, _DRAWING_END = "[asy]", "[/asy]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +77,10 @@ class Tokens:
 
 def tokenise(texts: Sequence[str]) -> Tokens:
     """Read a batch. The tokens of a text do not depend on what shares its batch."""
-    joined = _TEXT_END.join([text.lower() if text.isascii() else _plain(text) for text in texts]) + _TEXT_END
-    if not texts:
-        joined = ""
+    joined = _TEXT_END.join(texts) + _TEXT_END if texts else ""
     if joined.count(_TEXT_END) != len(texts):
         return tokenise([text.replace(_TEXT_END, " ") for text in texts])
+    joined = joined.lower() if joined.isascii() else _plain(texts)
     if "\\" in joined:
         joined = joined.replace("\\\\", "  ").replace("{,}", ",").replace(",\\!", ",")
         joined = _DIGITS_OF_FRACTION.sub(r"\1 \2 \3", joined)
@@ -94,20 +91,22 @@ def tokenise(texts: Sequence[str]) -> Tokens:
         code = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         code = np.minimum(code, _TABLE - 1)
         kind = _kinds()[code]
-    kept = _settle(code, kind)
+    kind, kept = _settle(code, kind)
     position = None
     if kept is not None:
         code, kind, position = code[kept], kind[kept], np.flatnonzero(kept)
     return _cut(joined, code, kind, position)
 
 
-def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
-    """Decide the characters whose kind hangs on their neighbours, in place; returns a mask if some must vanish."""
-    last = len(code) - 1
+def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
+    """Decide the characters whose kind hangs on their neighbours; returns the kinds, and a mask if some must vanish."""
+    padding = 4
+    padded = np.full(len(kind) + 2 * padding, _SEPARATES, dtype=np.uint8)
+    padded[padding:-padding] = kind
+    kind = padded[padding:-padding]
 
     def at(index: Integers) -> NDArray[np.uint8]:
-        inside = np.clip(index, 0, max(last, 0))
-        found: NDArray[np.uint8] = np.where((index >= 0) & (index <= last), kind[inside], _SEPARATES)
+        found: NDArray[np.uint8] = padded[index + padding]
         return found
 
     dot = np.flatnonzero(code == ord("."))
@@ -122,7 +121,7 @@ def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> NDArray[np.bo
     if len(back):
         lone = back[at(back + 1) != _LETTER]
         kind[lone] = _SEPARATES
-        after = lone[lone < last] + 1
+        after = lone[lone < len(code) - 1] + 1
         kind[after[np.isin(code[after], np.frombuffer(b"()[]!", dtype=np.uint8))]] = _SEPARATES
     comma = np.flatnonzero(code == ord(","))
     if len(comma):
@@ -131,8 +130,8 @@ def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> NDArray[np.bo
         if len(thousands):
             kept = np.ones(len(code), dtype=np.bool_)
             kept[thousands] = False
-            return kept
-    return None
+            return kind, kept
+    return kind, None
 
 
 def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], position: Integers | None) -> Tokens:
@@ -141,39 +140,56 @@ def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], positi
     run[1:] = ((kind[1:] == _LETTER) & (same | (kind[:-1] == _BACKSLASH))) | ((kind[1:] == _NUMBER) & same)
     cut = np.flatnonzero(~run)
     kind_cut = kind[cut]
-    is_token = (kind_cut != _SEPARATES) & (kind_cut != _END)
-    start = cut[is_token]
-    end = np.append(cut[1:], len(kind))[is_token]
-    text = np.cumsum(kind_cut == _END)[is_token]
+    is_end = kind_cut == _END
+    token = np.flatnonzero((kind_cut != _SEPARATES) & ~is_end)
+    start = cut[token]
+    end = np.append(cut, len(kind))[token + 1]
+    first = np.append(0, np.searchsorted(token, np.flatnonzero(is_end)))
+    kind_K = kind_cut[token]
     power, inverse = _powers(len(code))
     running = np.zeros(len(code) + 1, dtype=np.uint64)
     np.cumsum(_random()[code] * power[: len(code)], out=running[1:])
     hash_K = _mix((running[end] - running[start]) * inverse[start])
-    is_number = kind[start] == _NUMBER
-    hash_K, is_dropped = _respell(hash_K)
-    if is_dropped.any():
-        keep = ~is_dropped
-        hash_K, is_number, start, end, text = hash_K[keep], is_number[keep], start[keep], end[keep], text[keep]
-    num_texts = int((kind_cut == _END).sum())
-    is_letter = (kind[start] == _LETTER) & (end - start == 1)
-    is_fact = is_number | (is_letter & ~np.isin(code[start], np.frombuffer(LETTERS_OF_WORDS.encode(), dtype=np.uint8)))
-    is_fact |= (kind[start] == _BACKSLASH) & ~np.isin(hash_K, _loose_hashes())
-    is_fact |= np.isin(hash_K, _fact_hashes())
+    is_fact = (kind_K == _NUMBER) | (kind_K == _BACKSLASH) | ((kind_K == _LETTER) & (end - start == 1))
+    special = _special()
+    where, found = special.table.find(hash_K)
+    hash_K[where] = special.becomes[found]
+    is_fact[where] = (is_fact[where] | special.is_fact[found]) & ~special.is_loose[found]
+    dropped = where[special.is_dropped[found]]
+    if len(dropped):
+        keep = np.ones(len(hash_K), dtype=np.bool_)
+        keep[dropped] = False
+        kept = np.flatnonzero(keep)
+        hash_K, is_fact, kind_K = hash_K[kept], is_fact[kept], kind_K[kept]
+        start, end = start[kept], end[kept]
+        first = first - np.searchsorted(dropped, first)
+    is_number = kind_K == _NUMBER
     if position is not None:
         start, end = position[start], position[end - 1] + 1
     is_drawing = np.zeros(len(hash_K), dtype=np.bool_)
-    for drawing in _DRAWING.finditer(joined) if "[asy]" in joined else ():
-        is_drawing[np.searchsorted(start, drawing.start()) : np.searchsorted(start, drawing.end())] = True
+    for from_, to in _drawings(joined):
+        is_drawing[np.searchsorted(start, from_) : np.searchsorted(start, to)] = True
     return Tokens(
         hash_K=hash_K,
         is_number_K=is_number,
         is_fact_K=is_fact & ~is_drawing,
         is_drawing_K=is_drawing,
-        first=np.searchsorted(text, np.arange(num_texts + 1)),
+        first=first,
         start_K=start,
         end_K=end,
         joined=joined,
     )
+
+
+def _drawings(joined: str) -> Iterator[tuple[int, int]]:
+    """Where code of figures starts and ends; at the latest where its text ends."""
+    start = joined.find(_DRAWING)
+    while start >= 0:
+        end = joined.index(_TEXT_END, start)
+        closed = joined.find(_DRAWING_END, start, end)
+        end = end if closed < 0 else closed + len(_DRAWING_END)
+        yield start, end
+        start = joined.find(_DRAWING, end)
 
 
 NUMBER_MASK = np.uint64(0x9E3779B97F4A7C15)
@@ -199,18 +215,30 @@ def ngrams(hash_K: Hashes, text_K: Integers, size: int) -> tuple[Hashes, Integer
 
 def whole_texts(hash_K: Hashes, first: Integers) -> Hashes:
     """One hash a text, of all its tokens in order."""
-    position = np.arange(len(hash_K)) - np.repeat(first[:-1], np.diff(first))
-    power, _ = _powers(int(position.max()) + 1 if len(position) else 1)
+    power, inverse = _powers(len(hash_K) + 1)
     running = np.zeros(len(hash_K) + 1, dtype=np.uint64)
-    np.cumsum(hash_K * power[position], out=running[1:])
-    return _mix(running[first[1:]] - running[first[:-1]])
+    np.cumsum(hash_K * power[: len(hash_K)], out=running[1:])
+    return _mix((running[first[1:]] - running[first[:-1]]) * inverse[first[:-1]])
 
 
-def _plain(text: str) -> str:
-    r"""Compatibility forms, case, and mathematical characters as LaTeX spells them."""
-    text = _UNICODE_PATTERN.sub(lambda match: UNICODE_SYMBOLS[match[0]], text)
-    text = unicodedata.normalize("NFKC", text).casefold()
-    return _UNICODE_PATTERN.sub(lambda match: UNICODE_SYMBOLS[match[0]], text)
+def _plain(texts: Sequence[str]) -> str:
+    r"""Compatibility forms, case, and mathematical characters as LaTeX spells them; each text with its end."""
+    others = _replaced(_TEXT_END.join([text for text in texts if not text.isascii()]), _BEFORE_NORMAL)
+    # Text by text, because a text that is in normal form already is seen at once.
+    normal = _TEXT_END.join([unicodedata.normalize("NFKC", text) for text in others.split(_TEXT_END)])
+    rest = iter(_replaced(normal.casefold(), UNICODE_SYMBOLS).split(_TEXT_END))
+    return _TEXT_END.join([text.lower() if text.isascii() else next(rest) for text in texts]) + _TEXT_END
+
+
+_BEFORE_NORMAL = UNICODE_SYMBOLS | {wide: unicodedata.normalize("NFKC", wide) for wide in "，．：；！？（）…\u00a0"}
+"""Chinese punctuation too, as it would become anyway: a text without it is often in normal form, which saves much."""
+
+
+def _replaced(text: str, spellings: Mapping[str, str]) -> str:
+    for symbol, spelt in spellings.items():
+        if symbol in text:
+            text = text.replace(symbol, spelt)
+    return text
 
 
 _TABLE = 1 << 18
@@ -278,42 +306,30 @@ def _raw_hash(token: str) -> int:
     return int(_mix(np.array([(_random()[code] * power[: len(code)]).sum(dtype=np.uint64)]))[0])
 
 
+class _Special(NamedTuple):
+    """Tokens that are respelt, dropped, or facts or not whatever their kind; arrays by number in the table."""
+
+    table: HashTable
+    becomes: Hashes
+    is_dropped: NDArray[np.bool_]
+    is_fact: NDArray[np.bool_]
+    is_loose: NDArray[np.bool_]
+
+
 @cache
-def _respellings() -> tuple[Hashes, Hashes, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Sorted hashes of respelt and dropped commands, what each becomes, whether it is dropped, and a quick filter."""
-    rows = [(_raw_hash(f"\\{name}"), 0, True) for name in DROPPED_COMMANDS]
-    rows += [(_raw_hash(name), _raw_hash(same), False) for name, same in SAME_COMMANDS.items()]
-    rows.sort()
-    quick = np.zeros(1 << 12, dtype=np.bool_)
-    quick[[row[0] >> 52 for row in rows]] = True
-    return (
-        np.array([row[0] for row in rows], dtype=np.uint64),
-        np.array([row[1] for row in rows], dtype=np.uint64),
-        np.array([row[2] for row in rows]),
-        quick,
+def _special() -> _Special:
+    facts = (*FACT_SYMBOLS, *FACT_WORDS)
+    names = (*facts, *LOOSE_COMMANDS, *LETTERS_OF_WORDS, *SAME_COMMANDS, *(f"\\{name}" for name in DROPPED_COMMANDS))
+    written = {_raw_hash(name): name for name in names}
+    hashes = np.array(sorted(written), dtype=np.uint64)
+    in_order = [written[number] for number in sorted(written)]
+    same = [SAME_COMMANDS.get(name, name) for name in in_order]
+    is_fact = np.array([name in facts for name in same])
+    is_letter = np.array([name in tuple(LETTERS_OF_WORDS) for name in in_order])
+    return _Special(
+        table=HashTable(hashes),
+        becomes=np.array([_raw_hash(name) for name in same], dtype=np.uint64),
+        is_dropped=np.array([name.removeprefix("\\") in DROPPED_COMMANDS and name[0] == "\\" for name in in_order]),
+        is_fact=is_fact,
+        is_loose=(np.array([name in LOOSE_COMMANDS for name in same]) | is_letter) & ~is_fact,
     )
-
-
-@cache
-def _fact_hashes() -> Hashes:
-    return np.array([_raw_hash(token) for token in (*FACT_SYMBOLS, *FACT_WORDS)], dtype=np.uint64)
-
-
-@cache
-def _loose_hashes() -> Hashes:
-    return np.array([_raw_hash(token) for token in LOOSE_COMMANDS], dtype=np.uint64)
-
-
-def _respell(hash_K: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:
-    names, becomes, drops, quick = _respellings()
-    is_dropped = np.zeros(len(hash_K), dtype=np.bool_)
-    maybe = np.flatnonzero(quick[(hash_K >> np.uint64(52)).astype(np.int64)])
-    if len(maybe):
-        row = np.minimum(np.searchsorted(names, hash_K[maybe]), len(names) - 1)
-        hit = names[row] == hash_K[maybe]
-        maybe, row = maybe[hit], row[hit]
-        is_dropped[maybe] = drops[row]
-        changed = maybe[~drops[row]]
-        hash_K = hash_K.copy()
-        hash_K[changed] = becomes[row[~drops[row]]]
-    return hash_K, is_dropped

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agpo_bench.data.benchmarks import Split, load_task
+from agpo_bench.data.contamination.batch import Text
 from agpo_bench.data.contamination.check import Finding, Report, check_texts, duplicates
 from agpo_bench.data.contamination.gather import few_shot_texts, split_texts
-from agpo_bench.data.contamination.index import Text
 from agpo_bench.data.sources import DataSource
 
 
