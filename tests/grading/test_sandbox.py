@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import agpo_bench
 from agpo_bench.grading.sandbox import Job, Limits, Result, Sandbox
 
 
@@ -289,7 +290,11 @@ def test_bubblewrap_adds_an_outer_wall_where_it_is_installed() -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
     outer = "bwrap --unshare-all --die-with-parent --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp"
-    sandbox = Sandbox(num_workers=1, wrapper=outer.split())
+    # The new /tmp must not hide an interpreter or a checkout that lies there.
+    seen = [
+        part for place in (sys.prefix, str(Path(agpo_bench.__file__).parent)) for part in ("--ro-bind", place, place)
+    ]
+    sandbox = Sandbox(num_workers=1, wrapper=[*outer.split(), *seen])
     assert output(sandbox, "print(1)") == "1\n"
     assert sandbox.isolation.endswith("in bwrap")
     sandbox.close()
