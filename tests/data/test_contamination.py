@@ -282,3 +282,14 @@ def test_weights_are_the_same_whatever_the_batches(monkeypatch: pytest.MonkeyPat
     reading = TrainingTexts(training, max_sample=20)
     assert np.all(index.EvaluationIndex(evaluation, training=reading).weight_K <= 1)
     assert sorted(number for numbers, _ in reading.read() for number in numbers.tolist()) == list(range(50))
+
+
+def test_long_tokens_are_told_apart_by_any_of_their_characters() -> None:
+    """Tokens are hashed eight characters at a time, and differently past the eighth eight."""
+    for length in (1, 7, 8, 9, 63, 64, 65, 71, 72, 73, 1000):
+        word = "b" * length
+        changed = {tokens(word[:at] + "c" + word[at + 1 :])[0] for at in range(length)}
+        assert len(changed | set(tokens(word))) == length + 1
+        # The same token beside Chinese, which is stored in another width, and one that differs above the first byte.
+        assert tokens(word + " 中")[0] == tokens(word)[0]
+        assert tokens(word + "ȁ") != tokens(word + "ā") != tokens(word)

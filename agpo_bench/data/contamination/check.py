@@ -230,11 +230,10 @@ def _report(
     by_train, by_item = _strongest(findings, "train_id"), _strongest(findings, "eval_id")
     pairs = Counter(found.stage for found in findings)
     train_counts, item_counts = Counter(by_train.values()), Counter(by_item.values())
-    by_task: dict[str, dict[Stage, int]] = {}
-    for item in index.items:
-        stages = by_task.setdefault(item.text_id.split("/")[0], dict.fromkeys(STAGES, 0))
-        if item.text_id in by_item:
-            stages[by_item[item.text_id]] += 1
+    tasks = dict.fromkeys(item.text_id.split("/")[0] for item in index.items)
+    by_task: dict[str, dict[Stage, int]] = {task: dict.fromkeys(STAGES, 0) for task in tasks}
+    for item_id, stage in by_item.items():
+        by_task[item_id.split("/")[0]][stage] += 1
     return Report(
         training=training_name,
         evaluation=evaluation_name,

@@ -91,15 +91,16 @@ def tokenise(texts: Sequence[str]) -> Tokens:
         code = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         code = np.minimum(code, _TABLE - 1)
         kind = _kinds()[code]
-    kind, kept = _settle(code, kind)
-    position = None
-    if kept is not None:
-        code, kind, position = code[kept], kind[kept], np.flatnonzero(kept)
-    return _cut(joined, code, kind, position)
+    kind, vanish = _settle(code, kind)
+    if len(vanish):
+        kept = np.ones(len(code), dtype=np.bool_)
+        kept[vanish] = False
+        code, kind = code[kept], kind[kept]
+    return _cut(joined, code, kind, vanish)
 
 
-def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
-    """Decide the characters whose kind hangs on their neighbours; returns the kinds, and a mask if some must vanish."""
+def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Integers]:
+    """Decide the characters whose kind hangs on their neighbours; returns the kinds, and where one must vanish."""
     padding = 4
     padded = np.full(len(kind) + 2 * padding, _SEPARATES, dtype=np.uint8)
     padded[padding:-padding] = kind
@@ -122,19 +123,16 @@ def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> tuple[NDArray
         lone = back[at(back + 1) != _LETTER]
         kind[lone] = _SEPARATES
         after = lone[lone < len(code) - 1] + 1
-        kind[after[np.isin(code[after], np.frombuffer(b"()[]!", dtype=np.uint8))]] = _SEPARATES
+        kind[after[_after_backslash()[code[after]]]] = _SEPARATES
     comma = np.flatnonzero(code == ord(","))
     if len(comma):
         around = [at(comma + offset) == _NUMBER for offset in (-1, 1, 2, 3, 4)]
         thousands = comma[around[0] & around[1] & around[2] & around[3] & ~around[4]]
-        if len(thousands):
-            kept = np.ones(len(code), dtype=np.bool_)
-            kept[thousands] = False
-            return kind, kept
-    return kind, None
+        return kind, thousands
+    return kind, comma
 
 
-def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], position: Integers | None) -> Tokens:
+def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], vanished: Integers) -> Tokens:
     run = np.zeros(len(kind), dtype=np.bool_)
     same = kind[1:] == kind[:-1]
     run[1:] = ((kind[1:] == _LETTER) & (same | (kind[:-1] == _BACKSLASH))) | ((kind[1:] == _NUMBER) & same)
@@ -146,10 +144,7 @@ def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], positi
     end = np.append(cut, len(kind))[token + 1]
     first = np.append(0, np.searchsorted(token, np.flatnonzero(is_end)))
     kind_K = kind_cut[token]
-    power, inverse = _powers(len(code))
-    running = np.zeros(len(code) + 1, dtype=np.uint64)
-    np.cumsum(_random()[code] * power[: len(code)], out=running[1:])
-    hash_K = _mix((running[end] - running[start]) * inverse[start])
+    hash_K = _token_hashes(code, start, end)
     is_fact = (kind_K == _NUMBER) | (kind_K == _BACKSLASH) | ((kind_K == _LETTER) & (end - start == 1))
     special = _special()
     where, found = special.table.find(hash_K)
@@ -164,11 +159,14 @@ def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], positi
         start, end = start[kept], end[kept]
         first = first - np.searchsorted(dropped, first)
     is_number = kind_K == _NUMBER
-    if position is not None:
-        start, end = position[start], position[end - 1] + 1
+    if len(vanished):
+        before = vanished - np.arange(len(vanished))
+        start = start + np.searchsorted(before, start, side="right")
+        end = end + np.searchsorted(before, end - 1, side="right")
     is_drawing = np.zeros(len(hash_K), dtype=np.bool_)
-    for from_, to in _drawings(joined):
-        is_drawing[np.searchsorted(start, from_) : np.searchsorted(start, to)] = True
+    drawings = np.searchsorted(start, np.array(list(_drawings(joined)), dtype=np.int64).reshape(-1, 2))
+    for from_, to in drawings.tolist():
+        is_drawing[from_:to] = True
     return Tokens(
         hash_K=hash_K,
         is_number_K=is_number,
@@ -260,11 +258,6 @@ _FACTORS = [np.uint64(pow(_BASE, exponent, 1 << 64)) for exponent in range(3, 19
 
 
 @cache
-def _random() -> Hashes:
-    return _mix(np.arange(1, _TABLE + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-
-
-@cache
 def _kinds() -> NDArray[np.uint8]:
     kinds = np.full(_TABLE, _SYMBOL, dtype=np.uint8)
     for number in range(_LOOKED_AT):
@@ -284,6 +277,14 @@ def _kinds() -> NDArray[np.uint8]:
     return kinds
 
 
+@cache
+def _after_backslash() -> NDArray[np.bool_]:
+    r"""Characters that are no token of their own after a backslash: ``\(``, ``\]``, ``\!``."""
+    found = np.zeros(_TABLE, dtype=np.bool_)
+    found[[ord(character) for character in "()[]!"]] = True
+    return found
+
+
 _power_tables: list[tuple[Hashes, Hashes]] = []
 
 
@@ -300,10 +301,42 @@ def _powers(length: int) -> tuple[Hashes, Hashes]:
     return _power_tables[0]
 
 
+def _token_hashes(code: NDArray[np.generic], start: Integers, end: Integers) -> Hashes:
+    """One hash for each stretch of characters, which depends on the characters alone.
+
+    The sum of F^k w_k over the 8-byte words w_k of a token, in each byte of the characters' numbers (ASCII has one).
+    """
+    total = np.zeros(len(start), dtype=np.uint64)
+    is_narrow = code.dtype == np.uint8
+    for plane in range(1 if is_narrow else 3):
+        # The last word may be read beyond the end, and is cut to the token's own bytes.
+        padded = np.zeros(len(code) + 8, dtype=np.uint8)
+        padded[: len(code)] = code if is_narrow else code.astype(np.uint32) >> np.uint32(8 * plane) & np.uint32(255)
+        if plane and not padded.any():
+            continue
+        words = np.ndarray(len(code) + 1, dtype="<u8", buffer=padded, strides=(1,))
+        power = _powers(1 << 16)[0][plane + 1 :: 3]
+        total += (words[start] & _WORD_MASKS[np.minimum(end - start, 8)]) * power[0]
+        rest, number = np.flatnonzero(end - start > 8), 1
+        while len(rest) and number < 8:
+            at = start[rest] + 8 * number
+            left = end[rest] - at
+            total[rest] += (words[at] & _WORD_MASKS[np.minimum(left, 8)]) * power[number]
+            rest, number = rest[left > 8], number + 1
+        for token in rest.tolist():
+            at = np.arange(start[token] + 8 * number, end[token], 8)
+            tail = words[at] & _WORD_MASKS[np.minimum(end[token] - at, 8)]
+            power = _powers(3 * (number + len(at)) + 3)[0][plane + 1 :: 3]
+            total[token : token + 1] += (tail * power[number : number + len(at)]).sum(dtype=np.uint64)
+    return _mix(total)
+
+
+_WORD_MASKS = np.array([(1 << 8 * length) - 1 for length in range(9)], dtype=np.uint64)
+
+
 def _raw_hash(token: str) -> int:
-    code = np.array([ord(character) for character in token])
-    power, _ = _powers(len(code))
-    return int(_mix(np.array([(_random()[code] * power[: len(code)]).sum(dtype=np.uint64)]))[0])
+    code = np.array([ord(character) for character in token], dtype=np.uint32)
+    return int(_token_hashes(code, np.array([0]), np.array([len(code)]))[0])
 
 
 class _Special(NamedTuple):
