@@ -293,3 +293,8 @@ def test_long_tokens_are_told_apart_by_any_of_their_characters() -> None:
         # The same token beside Chinese, which is stored in another width, and one that differs above the first byte.
         assert tokens(word + " 中")[0] == tokens(word)[0]
         assert tokens(word + "ȁ") != tokens(word + "ā") != tokens(word)
+
+
+def test_two_changes_in_one_long_token_do_not_cancel() -> None:
+    seen = {tokens("b" * 7 + one + "b" * 7 + other)[0] for one in map(chr, range(97, 123)) for other in "abcdefghij"}
+    assert len(seen) == 26 * 10

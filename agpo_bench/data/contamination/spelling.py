@@ -304,7 +304,9 @@ def _powers(length: int) -> tuple[Hashes, Hashes]:
 def _token_hashes(code: NDArray[np.generic], start: Integers, end: Integers) -> Hashes:
     """One hash for each stretch of characters, which depends on the characters alone.
 
-    The sum of F^k w_k over the 8-byte words w_k of a token, in each byte of the characters' numbers (ASCII has one).
+    The sum of mix(F^k w_k) over the 8-byte words w_k of a token, in each byte of the characters' numbers (ASCII has
+    one). A word of zeros adds nothing, so that the hash does not depend on how wide the batch is stored; without the
+    mix, two changes in the last bytes of words would often cancel.
     """
     total = np.zeros(len(start), dtype=np.uint64)
     is_narrow = code.dtype == np.uint8
@@ -316,19 +318,19 @@ def _token_hashes(code: NDArray[np.generic], start: Integers, end: Integers) -> 
             continue
         words = np.ndarray(len(code) + 1, dtype="<u8", buffer=padded, strides=(1,))
         power = _powers(1 << 16)[0][plane + 1 :: 3]
-        total += (words[start] & _WORD_MASKS[np.minimum(end - start, 8)]) * power[0]
+        total += _mix((words[start] & _WORD_MASKS[np.minimum(end - start, 8)]) * power[0])
         rest, number = np.flatnonzero(end - start > 8), 1
         while len(rest) and number < 8:
             at = start[rest] + 8 * number
             left = end[rest] - at
-            total[rest] += (words[at] & _WORD_MASKS[np.minimum(left, 8)]) * power[number]
+            total[rest] += _mix((words[at] & _WORD_MASKS[np.minimum(left, 8)]) * power[number])
             rest, number = rest[left > 8], number + 1
         for token in rest.tolist():
             at = np.arange(start[token] + 8 * number, end[token], 8)
             tail = words[at] & _WORD_MASKS[np.minimum(end[token] - at, 8)]
             power = _powers(3 * (number + len(at)) + 3)[0][plane + 1 :: 3]
-            total[token : token + 1] += (tail * power[number : number + len(at)]).sum(dtype=np.uint64)
-    return _mix(total)
+            total[token : token + 1] += _mix(tail * power[number : number + len(at)]).sum(dtype=np.uint64)
+    return total
 
 
 _WORD_MASKS = np.array([(1 << 8 * length) - 1 for length in range(9)], dtype=np.uint64)
