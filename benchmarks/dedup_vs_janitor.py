@@ -164,7 +164,7 @@ def sample_rows(report: Report, training: Sequence[Text], items: Sequence[Text])
     index = EvaluationIndex(items, training=reading)
     taken = {(one.train_id, one.eval_id) for one in removed}
     misses = []
-    for _, batch in reading.read():
+    for numbers, batch in reading.read():
         pairs = index.candidates(batch)
         for text, item in zip(pairs.train.tolist(), pairs.evaluation.tolist(), strict=True):
             ids = batch.texts[text].text_id, index.items[item].text_id
@@ -173,11 +173,12 @@ def sample_rows(report: Report, training: Sequence[Text], items: Sequence[Text])
             seen = compare(index, item, batch, text)
             if seen.coverage >= 0.7:
                 why = "coverage" if seen.same_facts else "other numbers, signs or thing asked"
-                misses.append((*ids, seen.coverage, why))
+                misses.append((int(numbers[text]), *ids, seen.coverage, why))
+    misses.sort(key=lambda miss: miss[0])
     chosen = sorted(rng.sample(range(len(misses)), min(100, len(misses))))
     rows += ["", f"Near misses: {len(misses):,} pairs of coverage 0.7 or more that are not removals.", ""]
     rows += ["| training row | test row | coverage | kept because of |", "| --- | --- | ---: | --- |"]
-    rows += [f"| {a} | {b} | {c:.2f} | {why} |" for a, b, c, why in (misses[i] for i in chosen)]
+    rows += [f"| {a} | {b} | {c:.2f} | {why} |" for _, a, b, c, why in (misses[i] for i in chosen)]
     return rows
 
 
