@@ -298,3 +298,24 @@ def test_bubblewrap_adds_an_outer_wall_where_it_is_installed() -> None:
     assert output(sandbox, "print(1)") == "1\n"
     assert sandbox.isolation.endswith("in bwrap")
     sandbox.close()
+
+
+def test_a_variable_puts_an_outer_wall_around_the_programs_that_are_graded() -> None:
+    import shutil
+
+    if shutil.which("bwrap") is None:
+        pytest.skip("bwrap is not installed")
+    code = """
+from agpo_bench.grading.graders import get_grader
+from agpo_bench.records import ProgramTest, Reference
+grader = get_grader("program")
+reference = Reference(gold="", tests=(ProgramTest(stdin="2\\n", expected_stdout="4\\n"),))
+print(grader.grade("```python\\nprint(int(input()) ** 2)\\n```", reference).score, grader.describe()["isolation"])
+"""
+    wall = "bwrap --unshare-all --die-with-parent --ro-bind / / --dev /dev --proc /proc"
+    environment = {**os.environ, "AGPO_BENCH_SANDBOX_WRAPPER": wall}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.startswith("1.0 "), done.stdout + done.stderr
+    assert done.stdout.strip().endswith("in bwrap")
