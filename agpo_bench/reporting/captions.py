@@ -108,7 +108,7 @@ def training_sentences(collections: Sequence[Collection]) -> Iterable[str]:
     runs = [run for collection in collections for run in collection.runs]
     if not runs:
         return
-    yield f"Model: {', '.join(sorted({run.model for run in runs}))}."
+    yield f"Model: {', '.join(sorted({_MODELS.get(run.model, run.model) for run in runs}))}."
     yield f"Trained on: {'; '.join(sorted({_training_data(run.config) for run in runs}))}."
     budgets = sorted({run.budget for run in runs})
     used = sorted(run.tokens_used for run in runs)
@@ -121,6 +121,13 @@ def training_sentences(collections: Sequence[Collection]) -> Iterable[str]:
     yield from sorted({_copies(run.contamination) for run in runs if run.contamination})
     notes = {str(run.recipe["caption"]) for run in runs if run.recipe.get("caption")}
     yield from sorted(notes)
+
+
+_MODELS = {
+    "embedded": "embedded (126k parameters, made for the embedded sample)",
+    "smollm2": "smollm2 (SmolLM2-135M-Instruct, 135M parameters)",
+}
+"""What stands behind the short names that ``--model`` and the presets take."""
 
 
 def _training_data(config: Mapping[str, Any]) -> str:
