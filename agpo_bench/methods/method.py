@@ -175,6 +175,12 @@ class Method(BaseModel):
                 f"{self.clip.use!r} cannot act; use {self.needs.min_updates_per_rollout} or more"
             )
 
+        if self.reuses_probe and self.probe_size(group_size) != self.rollouts_per_prompt(group_size):
+            raise ValueError(
+                f"{self.name}: probe groups of {self.probe_size(group_size)} cannot be trained on beside groups of "
+                f"{self.rollouts_per_prompt(group_size)}; leave probe.size out, or set reuse: false"
+            )
+
     def with_logs(self, *, out: Path, seed: int) -> Method:
         """Fill ``{out}`` and ``{seed}`` into the paths of replay parts."""
         changes = {}
@@ -212,6 +218,11 @@ class Method(BaseModel):
         if not isinstance(self.probe, probe_parts.GroupProbe):
             return 0
         return self.probe.size or self.group_size or group_size
+
+    @property
+    def reuses_probe(self) -> bool:
+        """Whether probe groups are trained on."""
+        return isinstance(self.probe, probe_parts.GroupProbe) and self.probe.reuse
 
     @property
     def base_temperature(self) -> float:

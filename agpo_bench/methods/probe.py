@@ -1,4 +1,4 @@
-"""The probe: statistics of one group of rollouts a prompt, sampled before training and never trained on.
+"""The probe: statistics of one group of rollouts a prompt, sampled before training and not trained on by default.
 
 Shapes: P prompts, G rollouts a prompt. Everything is float64.
 """
@@ -170,6 +170,9 @@ class GroupProbe(ProbePart):
     """Bits keep {sigma, |kappa|, vote entropy, step KL}. A masked probe signal is 0 in Eq. 4 and in Eq. 9."""
     scope: Literal["batch", "prompt"] = "batch"
     """``batch``: one radius and one temperature an update (paper). ``prompt``: one a prompt (released code)."""
+    reuse: bool = False
+    """Train on the probe groups too, as further groups of their prompts. A departure from the paper (False): twice the
+    gradient data for the tokens, and a clip radius that depends on rollouts it is applied to."""
 
     needs_probe: ClassVar[bool] = True
     min_group_size: ClassVar[int] = 2

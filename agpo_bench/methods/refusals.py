@@ -49,6 +49,10 @@ def impossible(method: Method) -> list[str]:
         found.append("no part reads the probe, whose tokens would be spent for nothing; remove probe")
     if method.is_per_prompt and method.groups.use != "all":
         found.append(f"probe scope 'prompt' ties a group to its probe; groups {method.groups.use!r} drops groups")
+    if method.reuses_probe and method.is_per_prompt:
+        found.append("probe scope 'prompt' has one radius a prompt, reuse: true two groups a prompt; use one")
+    if method.reuses_probe and method.needs.extra_rollouts:
+        found.append(f"probe groups lack the extra rollout of advantage {method.advantage.use!r}; remove reuse: true")
     if method.advantage.needs_critic != method.critic.needs_critic:
         found.append(
             f"advantage {method.advantage.use!r} and critic {method.critic.use!r} do not fit: "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,6 +97,13 @@ class Collected:
     discarded: RolloutBatch
     """Groups that the filter refused or that came too many."""
     num_rounds: int
+    reused: RolloutBatch
+    """Probe groups that are trained on as well, where the recipe says so."""
+
+    @property
+    def trained(self) -> RolloutBatch:
+        """All that is trained on."""
+        return self.kept.join(self.reused)
 
     @property
     def sampled(self) -> RolloutBatch:
@@ -155,21 +163,48 @@ def sample_groups(
 
 
 def collect_probe(session: Session, prompts: Sequence[Prompt], *, size: int, temperature: float) -> RolloutBatch:
-    """One probe group a prompt: graded for its statistics, charged to ``probe``, never trained on."""
-    with session.clock.timed("time/probe"):
-        groups = sample_groups(session, prompts, phase="probe", size=size, temperatures=[temperature] * len(prompts))
-    session.ledger.charge("probe", sum(group.num_tokens for group in groups))
-    return graded_batch(session, prompts, groups)
+    """One probe group a prompt: graded for its statistics, charged to ``probe``."""
+    batch = sample_batch(
+        session,
+        prompts,
+        timed="time/probe",
+        phase="probe",
+        size=size,
+        temperatures=[temperature] * len(prompts),
+        with_entropy=session.method.reuses_probe,
+    )
+    session.ledger.charge("probe", batch.num_tokens)
+    return batch
 
 
-def graded_batch(session: Session, prompts: Sequence[Prompt], groups: list[Group]) -> RolloutBatch:
-    """The groups with their verdicts."""
+def sample_batch(
+    session: Session, prompts: Sequence[Prompt], *, timed: str, temperatures: Sequence[float], **options: Any
+) -> RolloutBatch:
+    """``sample_groups`` with verdicts, its seconds under the name ``timed``.
+
+    Each process of the run samples and grades its share of the prompts; all of them get the whole batch, in the order
+    of the prompts.
+    """
+    world = session.world
+    share = world.share(len(prompts))
+    own, own_temperatures = [prompts[i] for i in share], [temperatures[i] for i in share]
+    with session.clock.timed(timed), session.engine.whole_weights():
+        groups = sample_groups(session, own, temperatures=own_temperatures, **options)
     with session.clock.timed("time/reward"):
-        return RolloutBatch(prompts=list(prompts), groups=groups, graded=grade_groups(prompts, groups))
+        graded = grade_groups(own, groups)
+    if world.size > 1:
+        with session.clock.timed("time/wait"):
+            groups, graded = world.join(groups), Graded.of(world.join(graded.verdicts))
+    return RolloutBatch(prompts=list(prompts), groups=groups, graded=graded)
 
 
 def collect_training(
-    session: Session, prompts: Sequence[Prompt], *, temperatures: Sequence[float], temperature: float
+    session: Session,
+    prompts: Sequence[Prompt],
+    *,
+    temperatures: Sequence[float],
+    temperature: float,
+    probe: RolloutBatch | None = None,
 ) -> Collected:
     """The training groups, sampled again for other prompts while the method's filter leaves too few.
 
@@ -181,26 +216,40 @@ def collect_training(
     kept, discarded = EMPTY, EMPTY
     num_rounds = 0
     while True:
-        with session.clock.timed("time/gen"):
-            groups = sample_groups(
-                session,
-                prompts,
-                phase="train",
-                size=size,
-                temperatures=temperatures,
-                first_index=num_rounds * size,  # a small data set may show a prompt again within the step
-                with_entropy=True,
-            )
+        batch = sample_batch(
+            session,
+            prompts,
+            timed="time/gen",
+            phase="train",
+            size=size,
+            temperatures=temperatures,
+            first_index=num_rounds * size,  # a small data set may show a prompt again within the step
+            with_entropy=True,
+        )
         num_rounds += 1
-        batch = graded_batch(session, prompts, groups)
-        is_kept_P = method.filter_groups(batch.graded.reward_PG, batch.graded.is_valid_PG).tolist()
+        is_kept_P = _is_kept(session, batch)
         rows = [row for row, is_kept in enumerate(is_kept_P) if is_kept][: target - len(kept.groups)]
-        passing, failing = batch.take(rows), batch.take([row for row in range(len(groups)) if row not in set(rows)])
+        passing, failing = (
+            batch.take(rows),
+            batch.take([row for row in range(len(batch.groups)) if row not in set(rows)]),
+        )
         session.ledger.charge("train", passing.num_tokens)
         session.ledger.charge("discarded", failing.num_tokens)
         kept, discarded = kept.join(passing), discarded.join(failing)
         is_full = len(kept.groups) >= target
         if is_full or num_rounds >= method.max_sampling_rounds or not session.ledger.may_start():
-            return Collected(kept=kept, discarded=discarded, num_rounds=num_rounds)
+            reused = probe if probe is not None and method.reuses_probe else EMPTY
+            return Collected(kept=kept, discarded=discarded, num_rounds=num_rounds, reused=_passing(session, reused))
         prompts = session.stream.take(target)
         temperatures = [temperature] * target
+
+
+def _is_kept(session: Session, batch: RolloutBatch) -> list[bool]:
+    is_kept_P: list[bool] = session.method.filter_groups(batch.graded.reward_PG, batch.graded.is_valid_PG).tolist()
+    return is_kept_P
+
+
+def _passing(session: Session, batch: RolloutBatch) -> RolloutBatch:
+    if not batch.groups:
+        return batch
+    return batch.take([row for row, is_kept in enumerate(_is_kept(session, batch)) if is_kept])

@@ -154,7 +154,7 @@ def collection_metrics(collected: Collected) -> Values:
     """Groups kept and discarded."""
     return {
         "gen/rounds": collected.num_rounds,
-        "groups/trained": len(collected.kept.groups),
+        "groups/trained": len(collected.trained.groups),
         "groups/discarded": len(collected.sampled.groups) - len(collected.kept.groups),
     }
 

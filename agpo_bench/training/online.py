@@ -40,6 +40,7 @@ from agpo_bench.training.policy import ScoredSequence
 from agpo_bench.training.rewards import vote_keys
 from agpo_bench.training.rollout_log import rollout_lines
 from agpo_bench.training.session import Session
+from agpo_bench.training.shares import score
 from agpo_bench.training.update import UpdateReport, update_policy
 
 
@@ -72,8 +73,8 @@ class OnlineLoop:
 
             probe_batch, probe = self._measure(prompts)
             session.method_state, temperature = method.choose_temperature(session.method_state, probe)
-            collected = self._collect(prompts, temperature)
-            batch = collected.kept
+            collected = self._collect(prompts, temperature, probe_batch)
+            batch = collected.trained
             values: Values = {}
             advantages: Advantages | None = None
             bounds: ClipBounds | None = None
@@ -133,15 +134,19 @@ class OnlineLoop:
         size = method.probe_size(self.session.config.group_size)
         batch = collect_probe(self.session, prompts, size=size, temperature=method.base_temperature)
         with self.session.clock.timed("time/reward"):
-            votes = vote_keys(prompts, batch.graded)
+            share = self.session.world.share(len(prompts))
+            own = vote_keys([prompts[i] for i in share], batch.graded.take(share))
+            votes = self.session.world.join(own)
         statistics = method.measure_probe(batch.graded.reward_PG, votes, is_valid_PG=batch.graded.is_valid_PG)
         return batch, statistics
 
-    def _collect(self, prompts: Sequence[Prompt], temperature: TemperatureChoice) -> Collected:
+    def _collect(
+        self, prompts: Sequence[Prompt], temperature: TemperatureChoice, probe: RolloutBatch | None
+    ) -> Collected:
         each = [temperature.value] * len(prompts)
         if temperature.value_P is not None:
             each = temperature.value_P.tolist()
-        return collect_training(self.session, prompts, temperatures=each, temperature=temperature.value)
+        return collect_training(self.session, prompts, temperatures=each, temperature=temperature.value, probe=probe)
 
     def _score(self, batch: RolloutBatch) -> Scored:
         """Old log-probabilities (the sampler's, where they are exact), entropies, reference and values."""
@@ -158,16 +163,16 @@ class OnlineLoop:
             is_reusable = session.reuses_sampler_logprobs and (
                 unit is None or all(rollout.temperature == 1.0 for rollout in rollouts)
             )
-            most, needs = session.config.micro_batch_tokens, session.method.needs
+            needs = session.method.needs
             old_logprob_BT = pad([rollout.logprobs for rollout in rollouts]).to(device)
             ref_logprob_BT = value_BT = None
             if needs.critic or not is_reusable:
-                own = session.policy.score(sequences, max_tokens=most, with_values=needs.critic)
+                own = score(session, session.policy, sequences, with_values=needs.critic)
                 value_BT = own.value_BT
                 old_logprob_BT = old_logprob_BT if is_reusable else own.logprob_BT
             if needs.reference:
                 assert session.reference is not None
-                ref_logprob_BT = session.reference.score(sequences, max_tokens=most).logprob_BT
+                ref_logprob_BT = score(session, session.reference, sequences).logprob_BT
         return Scored(
             sequences=sequences,
             mask_BT=mask_BT.to(device),
@@ -252,18 +257,13 @@ class OnlineLoop:
                 scored.old_logprob_BT[:count], scored.ref_logprob_BT[:count], scored.mask_BT[:count]
             )
         with session.clock.timed("time/monitor"):
-            return reference_kl(
-                session.policy,
-                session.reference,
-                batch.sequences(temperature=1.0)[:count],
-                max_tokens=session.config.micro_batch_tokens,
-            )
+            return reference_kl(session, batch.sequences(temperature=1.0)[:count])
 
     def _step_kl(self, batch: RolloutBatch, scored: Scored) -> KlSample:
         """KL of the policy before the step's updates to the one after them (Eq. 6)."""
         count = self._num_monitored(batch)
         with self.session.clock.timed("time/monitor"):
-            now = self.session.policy.score(scored.sequences[:count], max_tokens=self.session.config.micro_batch_tokens)
+            now = score(self.session, self.session.policy, scored.sequences[:count])
         width = now.logprob_BT.shape[1]
         return KlSample.between(scored.old_logprob_BT[:count, :width], now.logprob_BT, now.mask_BT)
 

@@ -100,6 +100,41 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(small_config:
     assert other[0].rollouts != results[0].rollouts
 
 
+def test_reused_probe_groups_are_trained_on_and_change_nothing_before_that(
+    small_config: Config, take_steps: Take
+) -> None:
+    config = small_config()
+    apart, plain = take_steps(config, "agpo", steps=1)
+    session, reused = take_steps(config, load_method("agpo", {"probe.reuse": True}), steps=1)
+
+    def of(result: StepResult, phase: str) -> list[dict[str, Any]]:
+        return [line for line in result.rollouts if line["phase"] == phase]
+
+    for phase in ("probe", "train"):
+        tokens = [[line["token_ids"] for line in of(result, phase)] for result in (plain[0], reused[0])]
+        assert tokens[0] == tokens[1]
+    assert all(line["advantage"] is None for line in of(plain[0], "probe"))
+    assert all(line["advantage"] is not None and line["eps"] is not None for line in of(reused[0], "probe"))
+    # Each probe group is a group of its own: its advantages are z-scores and add up to 0.
+    probe = of(reused[0], "probe")
+    for start in range(0, len(probe), config.group_size):
+        group = probe[start : start + config.group_size]
+        assert abs(sum(line["advantage"] for line in group)) < 1e-6
+        better = max(group, key=lambda line: line["reward"])
+        assert better["advantage"] >= 0
+    assert session.ledger.by_phase() == apart.ledger.by_phase()
+    assert reused[0].record.values["groups/trained"] == 2 * plain[0].record.values["groups/trained"]
+    assert reused[0].record.values["ctrl/tau"] == plain[0].record.values["ctrl/tau"]
+    assert any(not torch.equal(weights(session)[name], weights(apart)[name]) for name in weights(session))
+
+
+def test_reuse_of_a_probe_that_fits_no_training_group_is_refused(small_config: Config) -> None:
+    with pytest.raises(ValueError, match="probe groups of 2 cannot be trained on beside groups of 4"):
+        check(small_config(), load_method("agpo", {"probe.reuse": True, "probe.size": 2}))
+    with pytest.raises(ValueError, match="two groups a prompt"):
+        load_method("agpo", {"probe.reuse": True, "probe.scope": "prompt"})
+
+
 def test_all_rollouts_have_their_own_seed_and_probe_and_training_differ(small_config: Config, take_steps: Take) -> None:
     _, results = take_steps(small_config(), "agpo_no_ats", steps=2)
     lines = [line for result in results for line in result.rollouts]
