@@ -139,6 +139,12 @@ class LibraryForward:
             # The name changed during transformers 5.
             old = trunk.gradient_checkpointing_enable
             getattr(trunk, "activation_checkpointing_enable", old)({"use_reentrant": False})
+            from transformers.modeling_layers import GradientCheckpointingLayer
+
+            for module in trunk.modules():
+                # The library checkpoints a layer in training mode alone. Its parts stay in evaluation mode.
+                if isinstance(module, GradientCheckpointingLayer):
+                    module.training = True
         self._head_is_plain = self._is_own_trunk and self._probe_head()
 
     def _probe_head(self) -> bool:
