@@ -287,6 +287,8 @@ def main() -> None:
         app()
     except (ValueError, OSError) as error:
         from agpo_bench.commands.mistakes import in_one_sentence
+        from agpo_bench.training.world import is_first_to_tell
 
-        typer.echo(f"error: {in_one_sentence(error)}", err=True)
+        if is_first_to_tell():
+            typer.echo(f"error: {in_one_sentence(error)}", err=True)
         sys.exit(2)

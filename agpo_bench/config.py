@@ -107,6 +107,8 @@ class RunConfig(BaseModel):
     """Measure the KL to the initial model even for methods that do without; costs its memory and a forward pass."""
     monitor_rollouts: int | None = Field(default=None, ge=1)
     """Rollouts a step on which the KL diagnostics run: the first of the batch in prompt order; None takes all."""
+    gradient_checkpointing: bool = False
+    """Compute each block again in the backward pass instead of keeping its insides: less memory, more time."""
     checkpoint_every_steps: int = Field(default=50, ge=1)
     keep_checkpoints: int = Field(default=1, ge=1)
     """Newest checkpoints kept; the last of a finished run is always among them."""

@@ -12,13 +12,15 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def limit_threads(num_threads: int | None) -> None:
+def limit_threads(num_threads: int | None, *, sharing: int = 1) -> None:
     """Let this process and its children compute on ``num_threads`` threads; None takes every core it may use.
+
+    ``sharing`` processes of the run divide those cores among them.
 
     A user's own OMP_NUM_THREADS wins. Waiting threads sleep instead of spinning: two spinning threads that share one
     core with another process are tens of times slower than one.
     """
-    count = num_threads or num_cores()
+    count = num_threads or max(1, num_cores() // sharing)
     os.environ.setdefault("OMP_NUM_THREADS", str(count))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")

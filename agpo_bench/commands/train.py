@@ -20,6 +20,7 @@ from agpo_bench import paths
 from agpo_bench.commands.mistakes import in_one_sentence
 from agpo_bench.config import PRESETS, RunConfig, load_config
 from agpo_bench.threads import limit_threads, num_cores, silence_local_loading
+from agpo_bench.training.world import ALONE, World, launched_size, launched_world, processes_per_machine
 
 if TYPE_CHECKING:
     from agpo_bench.methods.method import Method
@@ -77,18 +78,33 @@ def run_train(arguments: TrainArguments) -> None:
     fields = {name: value for name, value in arguments.fields.items() if value is not None} | config_changes
     seeds = chosen_seeds(arguments, fields)
     configs = [load_config(arguments.preset, **(fields | {"seed": seed})) for seed in seeds]
+    num_processes = launched_size()
+    if num_processes > 1 and arguments.jobs not in (None, 1):
+        raise ValueError(
+            f"--jobs {arguments.jobs}: the {num_processes} processes of a launcher share one run at a time"
+        )
     # Several one-thread runs share the cores; a model that uses every core runs alone.
-    jobs = arguments.jobs or (num_cores() if configs[0].num_threads == 1 else 1)
-    limit_threads(configs[0].num_threads if jobs == 1 else 1)
+    jobs = arguments.jobs or (num_cores() if configs[0].num_threads == 1 and num_processes == 1 else 1)
+    limit_threads(configs[0].num_threads if jobs == 1 else 1, sharing=processes_per_machine())
     silence_local_loading(configs[0].model)
-    runs = plan(arguments, configs, recipe_changes)
-    if jobs > 1 and len(runs) > 1:
-        _train_in_processes(arguments, runs, jobs=jobs)
+    if jobs == 1:
+        with launched_world(device=configs[0].device) as world:
+            _train_in_turn(arguments, plan(arguments, configs, recipe_changes), world)
         return
+    runs = plan(arguments, configs, recipe_changes)
+    if len(runs) > 1:
+        _train_in_processes(arguments, runs, jobs=jobs)
+    else:
+        _train_in_turn(arguments, runs, ALONE)
+
+
+def _train_in_turn(arguments: TrainArguments, runs: Sequence[PlannedRun], world: World) -> None:
     for run in runs:
-        outcome = train_one(run, resume=arguments.resume)
+        outcome = train_one(run, resume=arguments.resume, world=world)
         if not outcome.is_finished:
-            typer.echo(f"stopped; to continue: {resume_command(sys.argv)}", err=True)
+            if world.is_main:
+                again = resume_command(sys.argv) if world.size == 1 else "the same command with --resume"
+                typer.echo(f"stopped; to continue: {again}", err=True)
             raise typer.Exit(130)
 
 
@@ -165,8 +181,8 @@ def _explicit(arguments: TrainArguments) -> set[str]:
     return {change.partition("=")[0] for change in arguments.changes}
 
 
-def train_one(run: PlannedRun, *, resume: bool) -> RunOutcome:
-    """Train one run behind a progress bar and say how it ended."""
+def train_one(run: PlannedRun, *, resume: bool, world: World = ALONE) -> RunOutcome:
+    """Train one run behind a progress bar and say how it ended; of several processes the main one does."""
     from agpo_bench.training.metrics import StepRecord
     from agpo_bench.training.progress import ProgressBar
     from agpo_bench.training.run import train
@@ -177,20 +193,30 @@ def train_one(run: PlannedRun, *, resume: bool) -> RunOutcome:
 
     def on_start(session: Session) -> None:
         nonlocal bar
+        if not world.is_main:
+            return
         bar = ProgressBar(run.label, budget=session.ledger.budget, used=session.ledger.used)
         bar.start()
 
     def on_step(session: Session, record: StepRecord) -> None:
-        assert bar is not None
-        bar.show(used=session.ledger.used, metrics=record.values)
+        if bar is not None:
+            bar.show(used=session.ledger.used, metrics=record.values)
 
     try:
         outcome = train(
-            run.config, run.method, directory=run.directory, resume=resume, on_start=on_start, on_step=on_step
+            run.config,
+            run.method,
+            directory=run.directory,
+            resume=resume,
+            on_start=on_start,
+            on_step=on_step,
+            world=world,
         )
     finally:
         if bar is not None:
             bar.stop()
+    if not world.is_main:
+        return outcome
     if outcome.was_skipped:
         typer.echo(f"{run.label}: finished before ({outcome.tokens_used:,} tokens); nothing to do")
     elif outcome.is_finished:

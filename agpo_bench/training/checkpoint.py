@@ -80,14 +80,19 @@ def read_tensors(checkpoint: Path) -> dict[str, Any]:
     return content
 
 
-def save_checkpoint(run: Path, state: CheckpointState, *, policy: Any, tensors: dict[str, Any], keep: int) -> Path:
-    """Write one checkpoint whole and delete all but the ``keep`` newest."""
+def save_checkpoint(
+    run: Path, state: CheckpointState, *, policy: Any, weights: Any, tensors: dict[str, Any], keep: int
+) -> Path:
+    """Write one checkpoint whole and delete all but the ``keep`` newest.
+
+    ``weights`` are the float32 weights by name where the policy holds others; None where it holds them itself.
+    """
     folder = run / paths.CHECKPOINTS_DIRECTORY
     folder.mkdir(parents=True, exist_ok=True)
     for torn in folder.glob(".tmp-*"):
         shutil.rmtree(torn)
     temporary = folder / f".tmp-{step_name(state.step)}-{os.getpid()}"
-    policy.save_pretrained(temporary / MODEL_DIRECTORY)
+    policy.save_pretrained(temporary / MODEL_DIRECTORY, weights)
     torch.save(tensors, temporary / TENSORS_FILE)
     write_whole(temporary / STATE_FILE, json.dumps(state.model_dump(mode="json"), ensure_ascii=False))
     target = folder / step_name(state.step)

@@ -1,16 +1,23 @@
-"""The optimiser's side of an update, on one device: gradients in, weights changed, gradient norm out."""
+"""The optimiser's side of an update: gradients in, weights changed, gradient norm out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from agpo_bench.config import RunConfig
 from agpo_bench.training.policy import Policy
+from agpo_bench.training.world import ALONE, World
+
+Output = TypeVar("Output")
+
+_BUCKET_ELEMENTS = 1 << 25
+"""Gradient entries exchanged at a time (128 MiB in float32)."""
 
 
 def learning_rate_factor(config: RunConfig, fraction: float) -> float:
@@ -27,24 +34,74 @@ def learning_rate_factor(config: RunConfig, fraction: float) -> float:
     return final + (1 - final) * (1 + math.cos(math.pi * x)) / 2
 
 
-class Engine:
-    """AdamW over the policy's parameters; matrices decay, vectors (norms, biases) do not.
+class Engine(Protocol):
+    """What an update needs of whatever holds the optimiser.
 
-    Micro-batch losses are already parts of one sum (their denominators are those of the whole minibatch), so gradients
-    are simply added up: nothing here divides by a number of micro-batches.
+    Micro-batch losses are already parts of one sum (their denominators are those of the whole minibatch, over all
+    processes), so gradients are simply added up, over micro-batches and processes: nothing divides by their number.
     """
 
-    def __init__(self, policy: Policy, config: RunConfig, *, critic_learning_rate: float | None = None) -> None:
-        self.policy = policy
-        self._config = config
-        self._groups = list(_parameter_groups(policy, config, critic_learning_rate))
-        self.optimizer = torch.optim.AdamW(
-            [{key: group[key] for key in ("params", "weight_decay", "lr")} for group in self._groups],
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_eps,
-            fused=True,
-        )
-        self._peaks = [group["lr"] for group in self._groups]
+    optimizer: Any
+    num_skipped_updates: int
+    """Updates whose gradient was not finite."""
+    needs_equal_passes: bool
+    """Whether every process must run as many forward-backward passes as the others."""
+
+    def set_learning_rate(self, factor: float) -> None:
+        """Set every group of parameters to its peak rate times ``factor``."""
+        ...
+
+    def forward(self, compute: Callable[[], Output]) -> Output:
+        """Run a forward pass whose result goes into ``backward``."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add this micro-batch's part of the gradient."""
+        ...
+
+    def step(self) -> float:
+        """Clip, update, clear; return the gradient's L2 norm before clipping.
+
+        A gradient that is not finite changes nothing and is counted: one bad batch neither ends a run nor hides in it.
+        """
+        ...
+
+    def whole_weights(self) -> AbstractContextManager[None]:
+        """A context in which this process holds every weight, for sampling and scoring."""
+        ...
+
+    def master_weights(self) -> dict[str, Tensor] | None:
+        """Float32 weights by name, on the main process; None where the policy's own are those."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and counts as ``torch.optim.AdamW`` writes them; complete on the main process."""
+        ...
+
+    def load_state(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Put weights and optimiser back as they were saved."""
+        ...
+
+
+def adamw(policy: Policy, config: RunConfig) -> torch.optim.AdamW:
+    """AdamW over the policy's parameters at their peak rates; matrices decay, vectors (norms, biases) do not."""
+    return torch.optim.AdamW(
+        list(_parameter_groups(policy, config)),
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_eps,
+        fused=True,
+    )
+
+
+class TorchEngine:
+    """AdamW on every process; with several, gradients are added up over them in float32 before each update."""
+
+    needs_equal_passes = False
+
+    def __init__(self, policy: Policy, config: RunConfig, *, world: World = ALONE) -> None:
+        self._policy, self._config, self._world = policy, config, world
+        self.optimizer = adamw(policy, config)
+        self._peaks = [group["lr"] for group in self.optimizer.param_groups]
         self.num_skipped_updates = 0
 
     def set_learning_rate(self, factor: float) -> None:
@@ -52,16 +109,19 @@ class Engine:
         for group, peak in zip(self.optimizer.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
 
+    def forward(self, compute: Callable[[], Output]) -> Output:
+        """Nothing to prepare."""
+        return compute()
+
     def backward(self, loss: Tensor) -> None:
-        """Add this micro-batch's part of the gradient."""
+        """Into the parameters' gradients."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
-        """Clip, update, clear; return the gradient's L2 norm before clipping.
-
-        A gradient that is not finite changes nothing and is counted: one bad batch neither ends a run nor hides in it.
-        """
+        """Clip, update, clear."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self._world.size > 1:
+            _add_up_gradients(parameters, self._world)
         norm = float(nn.utils.clip_grad_norm_(parameters, self._config.max_grad_norm, foreach=True))
         if math.isfinite(norm):
             self.optimizer.step()
@@ -70,18 +130,45 @@ class Engine:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
+    def whole_weights(self) -> AbstractContextManager[None]:
+        """They always are."""
+        return nullcontext()
+
+    def master_weights(self) -> None:
+        """The policy's own."""
+
     def state_dict(self) -> dict[str, Any]:
-        """Moments and counts of the optimiser."""
+        """The optimiser's own."""
         return self.optimizer.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put the optimiser back as ``state_dict`` found it."""
+    def load_state(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Copy the weights in place."""
+        self._policy.load_state_dict(weights)
         self.optimizer.load_state_dict(dict(state))
 
 
-def _parameter_groups(
-    policy: Policy, config: RunConfig, critic_learning_rate: float | None
-) -> Iterator[dict[str, Any]]:
+@torch.no_grad()
+def _add_up_gradients(parameters: list[nn.Parameter], world: World) -> None:
+    """Replace gradients by their sums over the processes; a parameter without one on any process stays without."""
+    flags = world.gather([parameter.grad is not None for parameter in parameters])
+    wanted = [parameter for parameter, had in zip(parameters, zip(*flags, strict=True), strict=True) if any(had)]
+    for parameter in wanted:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in wanted if parameter.grad is not None]
+    while gradients:
+        bucket = [gradients.pop(0)]
+        while gradients and sum(gradient.numel() for gradient in bucket) + gradients[0].numel() <= _BUCKET_ELEMENTS:
+            bucket.append(gradients.pop(0))
+        sizes = [gradient.numel() for gradient in bucket]
+        flat = torch.cat([gradient.flatten() for gradient in bucket])
+        world.add_up(flat)
+        for gradient, part in zip(bucket, torch.split(flat, sizes), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def _parameter_groups(policy: Policy, config: RunConfig) -> Iterator[dict[str, Any]]:
+    critic_learning_rate = config.critic_learning_rate
     for is_critic in (False, True):
         for decays in (True, False):
             params = [

@@ -7,13 +7,16 @@ unbiased ones of the KL.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agpo_bench.methods.kl import kl_estimate
-from agpo_bench.training.policy import Policy, ScoredSequence
+from agpo_bench.training.policy import ScoredSequence
+from agpo_bench.training.session import Session
+from agpo_bench.training.shares import score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +70,9 @@ class KlSample:
 
 
 @torch.no_grad()
-def reference_kl(policy: Policy, reference: Policy, sequences: list[ScoredSequence], *, max_tokens: int) -> KlSample:
+def reference_kl(session: Session, sequences: Sequence[ScoredSequence]) -> KlSample:
     """KL(pi || pi_ref) at the temperature the sequences carry."""
-    now = policy.score(sequences, max_tokens=max_tokens)
-    anchor = reference.score(sequences, max_tokens=max_tokens)
+    assert session.reference is not None
+    now = score(session, session.policy, sequences)
+    anchor = score(session, session.reference, sequences)
     return KlSample.between(now.logprob_BT, anchor.logprob_BT, now.mask_BT)

@@ -100,7 +100,8 @@ class StepResult:
     """One line a rollout for ``rollouts/<step>.jsonl``."""
     seconds: Mapping[str, float]
     """Wall-clock seconds for ``timing.jsonl``: ``time/step`` of the whole step; of its parts ``time/probe`` and
-    ``time/gen`` (sampling), ``time/reward`` (grading), ``time/logp`` (old, reference and critic passes),
+    ``time/gen`` (sampling), ``time/reward`` (grading), ``time/wait`` (for the rollouts of other processes; times are
+    the main process's), ``time/logp`` (old, reference and critic passes),
     ``time/update``, ``time/sync`` (weights to the sampler), ``time/monitor`` (KL diagnostics)."""
 
 

@@ -175,6 +175,10 @@ class Policy:
         """sha256 of the model's weights as they are now."""
         return weights_fingerprint(self.loaded.model)
 
+    def checksum(self) -> list[float]:
+        """Float64 sum of each parameter: cheap, and different as soon as the weights are."""
+        return torch.stack([parameter.detach().sum(dtype=torch.float64) for parameter in self.parameters()]).tolist()
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Every distinct parameter, the critic's included."""
         return (parameter for _, parameter in self.named_parameters())
@@ -208,9 +212,18 @@ class Policy:
                     )
                 parameter.copy_(state[name])
 
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Write model and tokenizer as a Hugging Face directory, weights in float32; the critic is left out."""
-        self.loaded.model.save_pretrained(directory)
+    def save_pretrained(self, directory: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write model and tokenizer as a Hugging Face directory, weights in float32; the critic is left out.
+
+        ``weights``, by the names of ``named_parameters``, stand in for a model that holds them in another type.
+        """
+        model = self.loaded.model
+        if weights is not None:
+            model = copy.deepcopy(model).cpu().float()
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(weights[f"model.{name}"])
+        model.save_pretrained(directory)
         self.loaded.tokenizer.save_pretrained(directory)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from agpo_bench.methods.preference import Pair, PreferenceBatch
 from agpo_bench.records import Rollout
 from agpo_bench.rollout.torch_sampler import TorchSampler
-from agpo_bench.training.collect import RolloutBatch, graded_batch, sample_groups
+from agpo_bench.training.collect import RolloutBatch, sample_batch
 from agpo_bench.training.kl_monitor import KlSample
 from agpo_bench.training.metrics import (
     StepRecord,
@@ -32,6 +33,7 @@ from agpo_bench.training.policy import Policy, ScoredSequence
 from agpo_bench.training.rollout_log import batch_lines
 from agpo_bench.training.session import Session
 from agpo_bench.training.setup import load_initial
+from agpo_bench.training.shares import own_micro_batches, score, sums_of_all, without_weight
 
 
 @dataclass(kw_only=True)
@@ -90,17 +92,17 @@ class PreferenceLoop:
     def _sample(self) -> RolloutBatch:
         session, method = self.session, self.session.method
         prompts = session.stream.take(session.num_prompts)
-        with session.clock.timed("time/gen"):
-            groups = sample_groups(
-                session,
-                prompts,
-                phase="pairs",
-                size=method.rollouts_per_prompt(session.config.group_size),
-                temperatures=[method.base_temperature] * len(prompts),
-                sampler=self._initial_sampler,
-            )
-        session.ledger.charge("pairs", sum(group.num_tokens for group in groups))
-        return graded_batch(session, prompts, groups)
+        batch = sample_batch(
+            session,
+            prompts,
+            timed="time/gen",
+            phase="pairs",
+            size=method.rollouts_per_prompt(session.config.group_size),
+            temperatures=[method.base_temperature] * len(prompts),
+            sampler=self._initial_sampler,
+        )
+        session.ledger.charge("pairs", batch.num_tokens)
+        return batch
 
     def _update(self, chosen: Sequence[ScoredSequence], rejected: Sequence[ScoredSequence]) -> _Report:
         """All epochs and minibatches over the step's pairs; none when no group had a pair."""
@@ -112,14 +114,24 @@ class PreferenceLoop:
             for number in range(count):
                 rows = order[number * len(order) // count : (number + 1) * len(order) // count]
                 self._update_once([chosen[row] for row in rows], [rejected[row] for row in rows], report)
+        report.sums = sums_of_all(session.world, report.sums)
         return report
 
     def _update_once(self, chosen: list[ScoredSequence], rejected: list[ScoredSequence], report: _Report) -> None:
         session, config = self.session, self.session.config
         assert session.reference is not None
-        for part in _split_pairs(chosen, rejected, max_tokens=config.micro_batch_tokens):
-            rows = [chosen[index] for index in part] + [rejected[index] for index in part]
-            scored = session.policy.logprobs(rows)
+
+        def cut(positions: list[int]) -> list[list[int]]:
+            parts = [chosen[i] for i in positions], [rejected[i] for i in positions]
+            return _split_pairs(*parts, max_tokens=config.micro_batch_tokens)
+
+        costs = [first.num_tokens + second.num_tokens for first, second in zip(chosen, rejected, strict=True)]
+        for part in own_micro_batches(session, costs, cut):
+            rows = [chosen[index] for index in part.positions] + [rejected[index] for index in part.positions]
+            scored = session.engine.forward(partial(session.policy.logprobs, rows))
+            if not part.is_counted:
+                session.engine.backward(without_weight(scored))
+                continue
             with torch.no_grad():
                 anchor = session.reference.logprobs(rows, with_grad=False)
             batch = PreferenceBatch(
@@ -140,9 +152,8 @@ class PreferenceLoop:
         session = self.session
         assert session.reference is not None
         sequences = batch.sequences(temperature=1.0)[: session.config.monitor_rollouts]
-        most = session.config.micro_batch_tokens
-        now = session.policy.score(sequences, max_tokens=most)
-        anchor = session.reference.score(sequences, max_tokens=most)
+        now = score(session, session.policy, sequences)
+        anchor = score(session, session.reference, sequences)
         forward = KlSample.between(anchor.logprob_BT, now.logprob_BT, now.mask_BT)
         return {
             "kl/initial_k1": forward.k1,

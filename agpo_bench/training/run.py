@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from agpo_bench.training.metrics import StepRecord, StepResult
 from agpo_bench.training.provenance import write_provenance
 from agpo_bench.training.session import Session
 from agpo_bench.training.setup import build_session, check, restore
+from agpo_bench.training.world import ALONE, World
 
 if TYPE_CHECKING:
     from agpo_bench.methods.method import Method
@@ -47,9 +49,13 @@ OnStart = Callable[[Session], None]
 OnStep = Callable[[Session, StepRecord], None]
 
 
+MACHINE_FIELDS = frozenset({"num_threads", "device", "gradient_checkpointing"})
+"""Fields that say how a machine computes the run and not what: they may change between stopping and resuming."""
+
+
 def run_fingerprint(config: RunConfig, method: Method) -> str:
-    """sha256 of all that decides a run; threads and device may change between stopping and resuming."""
-    told = config.model_dump(mode="json", exclude={"num_threads", "device"})
+    """sha256 of all that decides a run."""
+    told = config.model_dump(mode="json", exclude=set(MACHINE_FIELDS))
     return fingerprint({"config": told, "recipe": method.model_dump(mode="json")})
 
 
@@ -61,14 +67,18 @@ def train(
     resume: bool = False,
     on_start: OnStart | None = None,
     on_step: OnStep | None = None,
+    world: World = ALONE,
 ) -> RunOutcome:
     """Train until the budget is spent or a signal asks to stop; leaves a checkpoint in either case.
 
     ``directory`` is ``<out>/<method>/seed-<seed>``; a method that replays a log finds it beside it, under ``<out>``.
+    Every process of ``world`` calls this; the main one writes, the others read the folder from the same file system.
     """
     check(config, method)
-    with only_writer(directory):
-        return _train(config, method, directory=directory, resume=resume, on_start=on_start, on_step=on_step)
+    with only_writer(directory) if world.is_main else nullcontext():
+        return _train(
+            config, method, directory=directory, resume=resume, on_start=on_start, on_step=on_step, world=world
+        )
 
 
 def _train(
@@ -79,31 +89,79 @@ def _train(
     resume: bool,
     on_start: OnStart | None,
     on_step: OnStep | None,
+    world: World,
 ) -> RunOutcome:
     fingerprint_of_run = run_fingerprint(config, method)
-    _check_directory(directory, config, method, resume=resume)
-    folder = checkpoints.newest_checkpoint(directory)
+    folder = None
+    if world.is_main:
+        _check_directory(directory, config, method, resume=resume)
+        folder = checkpoints.newest_checkpoint(directory)
+    folder = world.from_main(folder)
     if folder is not None and (state := checkpoints.read_state(folder)).is_finished:
         return _outcome(directory, state, was_skipped=True)
-    session = build_session(config, method.with_logs(out=directory.parent.parent, seed=config.seed))
-    write_whole(directory / paths.RECIPE_FILE, _yaml(method.model_dump(mode="json")))
-    write_whole(directory / paths.CONFIG_FILE, _yaml(config.model_dump(mode="json")))
-    write_whole(directory / paths.CONTAMINATION_FILE, json.dumps(session.contamination.to_json(), indent=1) + "\n")
-    write_provenance(directory, session)
-    _cut_files(directory, restore(session, folder) if folder is not None else None)
+    session = build_session(config, method.with_logs(out=directory.parent.parent, seed=config.seed), world=world)
+    if world.is_main:
+        _write_settings(directory, session, method)
+    state_before = restore(session, folder) if folder is not None else None
+    if world.is_main:
+        _cut_files(directory, state_before)
     take_step = _loop(session)
     if on_start is not None:
         on_start(session)
     with _stop_requests() as is_stopped:
-        while not session.is_finished and not is_stopped():
+        digest = b""
+        while not session.is_finished and not agreed(world, digest=digest, is_stopped=is_stopped(), step=session.step):
             result = take_step()
-            _write(directory, session, result)
+            if world.is_main:
+                _write(directory, session, result)
             if on_step is not None:
                 on_step(session, result.record)
+            digest = state_digest(session, result.record)
             if session.step % config.checkpoint_every_steps == 0 and not session.is_finished:
                 _save(directory, session, fingerprint_of_run)
         state = _save(directory, session, fingerprint_of_run)
     return _outcome(directory, state, was_skipped=False)
+
+
+def _write_settings(directory: Path, session: Session, method: Method) -> None:
+    write_whole(directory / paths.RECIPE_FILE, _yaml(method.model_dump(mode="json")))
+    write_whole(directory / paths.CONFIG_FILE, _yaml(session.config.model_dump(mode="json")))
+    write_whole(directory / paths.CONTAMINATION_FILE, json.dumps(session.contamination.to_json(), indent=1) + "\n")
+    write_provenance(directory, session)
+
+
+def state_digest(session: Session, record: StepRecord) -> bytes:
+    """Hash of all that the processes of a run must hold alike after a step: what was decided, spent and measured.
+
+    Empty in a run of one process.
+    """
+    if session.world.size == 1:
+        return b""
+    content = [
+        record.to_json(),
+        session.ledger.to_json(),
+        session.method_state.to_json(),
+        session.stream.to_json(),
+        session.generator.get_state().tolist(),
+        session.policy.checksum(),
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).digest()
+
+
+def agreed(world: World, *, digest: bytes, is_stopped: bool, step: int) -> bool:
+    """Whether any process was asked to stop, once all of them are known to hold the same state.
+
+    Raises ValueError when they do not: their controllers would drift apart unseen.
+    """
+    if world.size == 1:
+        return is_stopped
+    found = world.gather((digest, is_stopped))
+    if odd := [rank for rank, (other, _) in enumerate(found) if other != found[0][0]]:
+        raise ValueError(
+            f"after {step} steps the processes {', '.join(map(str, odd))} hold another state than process 0; they must "
+            "run the same code and versions on the same data: check them and use --resume"
+        )
+    return any(was_asked for _, was_asked in found)
 
 
 def _loop(session: Session) -> Callable[[], StepResult]:
@@ -124,13 +182,13 @@ def _check_directory(directory: Path, config: RunConfig, method: Method, *, resu
         return
     if not resume:
         raise ValueError(f"{directory} already holds a run; add --resume to continue it, or choose another --out")
-    _refuse_difference(config_file, config.model_dump(mode="json"), ignored={"num_threads", "device"})
+    _refuse_difference(config_file, config.model_dump(mode="json"), ignored=MACHINE_FIELDS)
     _refuse_difference(recipe_file, method.model_dump(mode="json"), ignored=set())
 
 
-def _refuse_difference(file: Path, wanted: Mapping[str, Any], *, ignored: set[str]) -> None:
+def _refuse_difference(file: Path, wanted: Mapping[str, Any], *, ignored: Collection[str]) -> None:
     found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    for name in sorted((found.keys() | wanted.keys()) - ignored):
+    for name in sorted((found.keys() | wanted.keys()) - set(ignored)):
         if (difference := _first_difference(name, found.get(name), wanted.get(name))) is not None:
             where, old, new = difference
             raise ValueError(
@@ -187,9 +245,14 @@ def _save(directory: Path, session: Session, fingerprint_of_run: str) -> checkpo
         file_sizes=sizes,
         is_finished=session.is_finished,
     )
-    checkpoints.save_checkpoint(
-        directory, state, policy=session.policy, tensors=session.tensors(), keep=session.config.keep_checkpoints
-    )
+    weights = session.engine.master_weights()
+    tensors = session.tensors(weights)
+    if session.world.is_main:
+        keep = session.config.keep_checkpoints
+        checkpoints.save_checkpoint(
+            directory, state, policy=session.policy, weights=weights, tensors=tensors, keep=keep
+        )
+    session.world.wait()
     return state
 
 

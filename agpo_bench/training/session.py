@@ -17,6 +17,7 @@ from agpo_bench.rollout.sampler import Sampler
 from agpo_bench.training.engine import Engine
 from agpo_bench.training.policy import Policy
 from agpo_bench.training.prompts import PromptStream
+from agpo_bench.training.world import ALONE, World
 
 if TYPE_CHECKING:
     from agpo_bench.methods.method import Method
@@ -77,6 +78,8 @@ class Session:
     """Draws minibatches and whatever a method draws; everything sampled from the model has its own seeds."""
     contamination: RunCheck
     """What the training problems have in common with the test items."""
+    world: World = ALONE
+    """The processes of the run."""
     clock: Clock = field(default_factory=Clock)
     step: int = 0
     num_updates: int = 0
@@ -101,9 +104,9 @@ class Session:
         if math.isfinite(gradient_norm):
             self.gradient_norms = [*self.gradient_norms, gradient_norm][-GRADIENT_NORM_WINDOW:]
 
-    def tensors(self) -> dict[str, Any]:
-        """What a checkpoint keeps as tensors beside the model directory."""
-        weights = self.policy.state_dict()
+    def tensors(self, weights: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
+        """What a checkpoint keeps as tensors beside the model directory; ``weights`` as the engine's master weights."""
+        weights = self.policy.state_dict() if weights is None else weights
         return {
             "optimizer": self.engine.state_dict(),
             "generator": self.generator.get_state(),

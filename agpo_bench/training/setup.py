@@ -18,11 +18,12 @@ from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.torch_sampler import TorchSampler
 from agpo_bench.training import checkpoint as checkpoints
 from agpo_bench.training.decontaminate import decontaminate
-from agpo_bench.training.engine import Engine
+from agpo_bench.training.engine import Engine, TorchEngine
 from agpo_bench.training.model import LoadedModel, load_model
 from agpo_bench.training.policy import Policy
 from agpo_bench.training.prompts import PromptStream
 from agpo_bench.training.session import Session
+from agpo_bench.training.world import ALONE, World
 
 if TYPE_CHECKING:
     from agpo_bench.data.sources import DataSource
@@ -42,7 +43,7 @@ def model_path(model: str) -> str:
     return model
 
 
-def build_session(config: RunConfig, method: Method) -> Session:
+def build_session(config: RunConfig, method: Method, *, world: World = ALONE) -> Session:
     """A session at step 0; ``check`` has been asked before."""
     check_logs(method)
     prompts, stop = training_prompts(config)
@@ -53,7 +54,11 @@ def build_session(config: RunConfig, method: Method) -> Session:
     prompts = [prompt for prompt in prompts if prompt_ids.fits(prompt, config.max_length)]
     if not prompts:
         raise ValueError(f"every training problem fills max_length {config.max_length}; raise it")
-    policy = Policy(loaded, value_head=getattr(method.critic, "trunk", "none"))
+    policy = Policy(
+        loaded,
+        value_head=getattr(method.critic, "trunk", "none"),
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
     needs_reference = method.needs.reference or config.track_reference_kl or method.loop == "preference"
     generator = torch.Generator().manual_seed(config.seed)
     return Session(
@@ -66,7 +71,7 @@ def build_session(config: RunConfig, method: Method) -> Session:
         # In bfloat16 the two round differently.
         reuses_sampler_logprobs=config.dtype == "float32",
         device=loaded.device,
-        engine=Engine(policy, config, critic_learning_rate=config.critic_learning_rate),
+        engine=make_engine(policy, config, world),
         stream=PromptStream(prompts, seed=config.seed),
         prompt_ids=prompt_ids,
         stop=stop,
@@ -75,7 +80,13 @@ def build_session(config: RunConfig, method: Method) -> Session:
         method_state=method.start(),
         generator=generator,
         contamination=contamination,
+        world=world,
     )
+
+
+def make_engine(policy: Policy, config: RunConfig, world: World) -> Engine:
+    """The engine that the configuration names."""
+    return TorchEngine(policy, config, world=world)
 
 
 def check(config: RunConfig, method: Method) -> None:
@@ -196,8 +207,7 @@ def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
     tensors = checkpoints.read_tensors(folder)
     saved = load_model(folder / checkpoints.MODEL_DIRECTORY, dtype="float32", device=session.device)
     weights = {f"model.{name}": parameter for name, parameter in saved.model.named_parameters()}
-    session.policy.load_state_dict({**weights, **tensors["value"]})
-    session.engine.load_state_dict(tensors["optimizer"])
+    session.engine.load_state({**weights, **tensors["value"]}, tensors["optimizer"])
     session.engine.num_skipped_updates = state.num_skipped_updates
     session.generator.set_state(tensors["generator"])
     session.stream.restore(state.prompts)

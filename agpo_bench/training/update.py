@@ -6,13 +6,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from agpo_bench.methods.batch import LossBatch, LossDenominators, MinibatchExtras
-from agpo_bench.training.policy import Policy, ScoredSequence
+from agpo_bench.training.policy import ScoredSequence
 from agpo_bench.training.session import Session
+from agpo_bench.training.shares import own_micro_batches, score, sums_of_all, without_weight
+from agpo_bench.training.world import World
 
 MAX_SAMPLER_ERROR = 0.02
 """|ratio - 1| between sampler and policy with equal weights in float32; rounding gives about 1e-5."""
@@ -56,7 +59,8 @@ class UpdateReport:
     """``LossOutput.sums``, added up."""
     extras: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     gradient_norms: list[float] = field(default_factory=list)
-    num_updates_with_clipping: int = 0
+    had_clipping: list[bool] = field(default_factory=list)
+    """Whether the clip acted on any token, by update."""
     active_tokens_B: Tensor
     """Times that the clip acted, by sequence."""
     seen_tokens_B: Tensor
@@ -67,6 +71,30 @@ class UpdateReport:
     """max |token ratio - 1| before the step's first update: 0 up to rounding, else sampler and trainer differ."""
     correlation: RunningCorrelation = field(default_factory=RunningCorrelation)
     """Of token ratio and advantage."""
+
+    @property
+    def num_updates_with_clipping(self) -> int:
+        """Updates in which the clip acted on any token."""
+        return sum(self.had_clipping)
+
+    def of_all(self, world: World) -> UpdateReport:
+        """The report on the whole minibatches, from the reports of the processes on their shares."""
+        if world.size == 1:
+            return self
+        parts = world.gather(self)
+        return replace(
+            self,
+            sums=sums_of_all(world, self.sums),
+            had_clipping=[any(flags) for flags in zip(*(part.had_clipping for part in parts), strict=True)],
+            active_tokens_B=torch.stack([part.active_tokens_B for part in parts]).sum(dim=0),
+            seen_tokens_B=torch.stack([part.seen_tokens_B for part in parts]).sum(dim=0),
+            ratio_max=max(part.ratio_max for part in parts),
+            first_pass_ratio_error=max(part.first_pass_ratio_error for part in parts),
+            correlation=RunningCorrelation(
+                count=sum(part.correlation.count for part in parts),
+                sums=torch.stack([part.correlation.sums for part in parts]).sum(dim=0),
+            ),
+        )
 
 
 def update_policy(
@@ -92,7 +120,7 @@ def update_policy(
         session.note_update(norm)
         report.gradient_norms.append(norm)
         report.num_updates += 1
-    return report
+    return report.of_all(session.world)
 
 
 def _minibatches(session: Session, groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
@@ -109,7 +137,7 @@ def _minibatches(session: Session, groups: Sequence[Sequence[int]]) -> Iterator[
 def accumulate(
     session: Session, batch: LossBatch, sequences: Sequence[ScoredSequence], *, rows: list[int], report: UpdateReport
 ) -> None:
-    """Add up the gradient of one minibatch, micro-batch by micro-batch."""
+    """Add up the gradient of one minibatch, micro-batch by micro-batch; each process takes its share."""
     method, policy, config = session.method, session.policy, session.config
     denominators = LossDenominators(
         num_tokens=int(batch.mask_BT[rows].sum()), num_sequences=len(rows), max_new_tokens=config.max_new_tokens
@@ -119,8 +147,16 @@ def accumulate(
         extras = _prepare(session, batch, sequences, rows)
     was_active = False
     chosen = [sequences[row] for row in rows]
-    for part in Policy.split(chosen, max_tokens=config.micro_batch_tokens):
-        scored = policy.logprobs([chosen[index] for index in part], with_values=method.needs.critic)
+
+    def cut(positions: list[int]) -> list[list[int]]:
+        return policy.micro_batches([chosen[i] for i in positions], max_tokens=config.micro_batch_tokens)
+
+    for part, is_counted in own_micro_batches(session, [one.num_tokens for one in chosen], cut):
+        taken = [chosen[i] for i in part]
+        scored = session.engine.forward(partial(policy.logprobs, taken, with_values=method.needs.critic))
+        if not is_counted:
+            session.engine.backward(without_weight(scored))
+            continue
         index = [rows[i] for i in part]
         piece = replace(
             batch.take(index, scored.logprob_BT.shape[1]), logprob_BT=scored.logprob_BT, value_BT=scored.value_BT
@@ -133,7 +169,7 @@ def accumulate(
         _observe(report, piece, index, output.active_tokens_B)
     for name, value in extras.log.items():
         report.extras[name].append(value)
-    report.num_updates_with_clipping += was_active
+    report.had_clipping.append(was_active)
     report.num_tokens += denominators.num_tokens
 
 
@@ -142,7 +178,7 @@ def _prepare(
 ) -> MinibatchExtras:
     """Statistics that need the current log-probabilities of the whole minibatch at once."""
     chosen = [sequences[row] for row in rows]
-    scored = session.policy.score(chosen, max_tokens=session.config.micro_batch_tokens)
+    scored = score(session, session.policy, chosen)
     whole = replace(batch.take(rows, scored.logprob_BT.shape[1]), logprob_BT=scored.logprob_BT)
     return session.method.prepare_minibatch(whole, session.generator)
 
