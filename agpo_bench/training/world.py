@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -138,12 +138,9 @@ def launched_world(*, device: str = "auto") -> Iterator[World]:
     world = World(rank=launched_rank(), size=size)
     with peers_needed(world):
         dist.init_process_group(backend, timeout=TIMEOUT)
-    try:
-        yield world
-    finally:
-        # After a failure the others may be gone, and with them the way to say good-bye.
-        with suppress(RuntimeError):
-            dist.destroy_process_group()
+    # After a failure it stays: the others may be gone, and who tells of it is settled through its store.
+    yield world
+    dist.destroy_process_group()
 
 
 def is_first_to_tell() -> bool:
