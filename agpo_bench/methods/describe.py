@@ -53,7 +53,7 @@ def method_table(names: Sequence[str] | None = None) -> list[MethodRow]:
 def diff(first: Method, second: Method) -> list[Difference]:
     """What changes between two methods, in the order of the slots; titles and remarks are left out."""
     found = []
-    for field in ("loop", "group_size", "logprob_temperature", "sampling_stream"):
+    for field in ("loop", "group_size", "learning_rate_factor", "logprob_temperature", "sampling_stream"):
         found.append(Difference(where=field, first=str(getattr(first, field)), second=str(getattr(second, field))))
     lefts, rights = used_parts(first), used_parts(second)
     for slot in SLOTS:
@@ -90,7 +90,8 @@ def describe(method: Method) -> str:
         lines.append(f"a RECONSTRUCTION: {method.caption}")
     lines += [f"departure: {sentence}" for sentence in method.departures]
     lines += [
-        f"loop: {method.loop}; group size: {size}; log-probabilities at the {_temperature(method)} temperature",
+        f"loop: {method.loop}; group size: {size}; learning rate: {method.learning_rate_factor:g} x the run's; "
+        f"log-probabilities at the {_temperature(method)} temperature",
         "",
     ]
     for slot, part in used_parts(method).items():

@@ -101,6 +101,8 @@ class Method(BaseModel):
     loop: Literal["online", "preference"] = "online"
     group_size: int | None = Field(default=None, ge=1)
     """Rollouts a prompt; None means the run's."""
+    learning_rate_factor: float = Field(default=1.0, gt=0)
+    """Times the run's peak learning rate; 1 for all methods whose loss has the scale of a policy gradient."""
     logprob_temperature: Literal["sampling", "unit"] = "sampling"
     """Temperature of the policy's, the old policy's and the reference's log-probabilities in the loss."""
     sampling_stream: int = Field(default=0, ge=0)

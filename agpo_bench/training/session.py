@@ -94,7 +94,7 @@ class Session:
         """Put the schedule where the ledger stands; return the factor on the peak rate."""
         from agpo_bench.training.engine import learning_rate_factor
 
-        factor = learning_rate_factor(self.config, self.ledger.fraction)
+        factor = learning_rate_factor(self.config, self.ledger.fraction) * self.method.learning_rate_factor
         self.engine.set_learning_rate(factor)
         return factor
 
