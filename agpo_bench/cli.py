@@ -87,6 +87,51 @@ def train(
     )
 
 
+@app.command()
+def plan(
+    *,
+    method: Annotated[
+        str, typer.Option(help="Names of recipes or paths of recipe files, separated by commas; or all.")
+    ] = "agpo",
+    preset: Annotated[str, typer.Option(help="Defaults to start from: see train --list-presets.")] = "embedded",
+    model: Annotated[str | None, typer.Option(help="A local model directory or a hub id.")] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="Devices, one training process each.")] = 1,
+    gpu_memory: Annotated[float | None, typer.Option(min=0.1, help="Memory of a device in GiB.")] = None,
+    host_memory: Annotated[float | None, typer.Option(min=1, help="Memory of a node in GiB, for offload.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Devices of a node; default: all.")] = None,
+    engine: Annotated[str | None, typer.Option(help="torch or deepspeed.")] = None,
+    zero: Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage of the deepspeed engine.")] = None,
+    offload: Annotated[str | None, typer.Option(help="What goes to host memory: none, optimizer, all.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Generated tokens a run: 300M, 150k, 6000.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a usual prompt.")] = None,
+    response_tokens: Annotated[float | None, typer.Option(min=1, help="Mean tokens of a response.")] = None,
+    peak_tflops: Annotated[float, typer.Option(min=0.001, help="Dense operations a second of a device, 1e12.")] = 312.0,
+    mfu: Annotated[float, typer.Option(min=0.001, max=1, help="Share of it that training passes reach.")] = 0.35,
+    generation_mfu: Annotated[float, typer.Option(min=0.001, max=1, help="Share that decoding reaches.")] = 0.10,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="slot.field=value changes the recipe, field=value the config. Repeatable."),
+    ] = None,
+) -> None:
+    """Say whether a run fits a machine, why, and what it costs, before anything is downloaded."""
+    from agpo_bench.commands.plan import PlanArguments, run_plan
+    from agpo_bench.planning.cost import Rates
+    from agpo_bench.planning.plan import Hardware
+
+    run_plan(
+        PlanArguments(
+            method=method,
+            preset=preset,
+            fields={"model": model, "budget": budget, "engine": engine, "zero_stage": zero, "offload": offload},
+            changes=tuple(changes or ()),
+            hardware=Hardware(num_gpus=gpus, gpu_gib=gpu_memory, host_gib=host_memory, gpus_per_node=gpus_per_node),
+            rates=Rates(peak_tflops=peak_tflops, mfu=mfu, generation_mfu=generation_mfu),
+            prompt_tokens=prompt_tokens,
+            response_tokens=response_tokens,
+        )
+    )
+
+
 @app.command("eval")
 def evaluate(
     *,

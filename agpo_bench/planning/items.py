@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["rollout", "score", "update"]
-PHASES: tuple[Phase, ...] = ("rollout", "score", "update")
+Phase = Literal["rollout", "score", "update", "step"]
+"""Sampling; log-probabilities and values without gradients; a forward-backward pass; the optimiser's step."""
+PHASES: tuple[Phase, ...] = ("rollout", "score", "update", "step")
 GIB = 2**30
 
 
@@ -33,9 +34,13 @@ class Item:
     @property
     def arithmetic(self) -> str:
         """``14,770,033,664 parameters × 12 B / 2 ranks = 82.53 GiB``."""
-        product = " × ".join(f"{number:,.10g} {unit}".strip() for number, unit in self.factors)
+        product = " × ".join(f"{_spelt(number)} {unit}" for number, unit in self.factors)
         shared = f" / {self.ranks} ranks" if self.ranks > 1 else ""
         return f"{product}{shared} = {gib(self.num_bytes)}"
+
+
+def _spelt(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
 
 
 def gib(num_bytes: float) -> str:

@@ -54,6 +54,10 @@ class MethodNeeds:
     own_probe_size: int | None
     own_group_size: int | None
     extra_rollouts: int
+    reuses_probe: bool
+    """Whether probe groups are trained on."""
+    samples_at_one: bool
+    """Whether every training rollout is drawn at temperature 1; else the reference KL takes passes of its own."""
     refills: bool
     """Whether groups without signal are dropped and sampled again."""
 
@@ -99,6 +103,8 @@ def read_needs(name_or_path: str, changes: Mapping[str, Any] | None = None) -> M
         own_probe_size=parts["probe"].get("size"),
         own_group_size=recipe.get("group_size"),
         extra_rollouts=max((EXTRA_ROLLOUTS.get(key, 0) for key in chosen), default=0),
+        reuses_probe=parts["probe"]["use"] == "group" and bool(parts["probe"].get("reuse", False)),
+        samples_at_one=parts["temperature"]["use"] == "fixed" and float(parts["temperature"].get("value", 1.0)) == 1.0,
         refills=parts["groups"]["use"] == "drop_degenerate" and parts["groups"].get("max_rounds", 10) > 1,
     )
 
@@ -133,5 +139,7 @@ def needs_of(method: Any) -> MethodNeeds:
         own_probe_size=getattr(method.probe, "size", None),
         own_group_size=method.group_size,
         extra_rollouts=method.needs.extra_rollouts,
+        reuses_probe=bool(getattr(method.probe, "reuse", False)),
+        samples_at_one=method.temperature.use == "fixed" and method.base_temperature == 1.0,
         refills=method.max_sampling_rounds > 1,
     )

@@ -60,6 +60,8 @@ class Workload:
     group_size: int
     """Training rollouts a prompt."""
     probe_size: int
+    reuses_probe: bool
+    """Whether the probe groups are trained on too."""
     minibatches: int
     updates: int
     lengths: Lengths
@@ -71,6 +73,7 @@ class Workload:
             num_prompts=config.prompts_per_batch * (config.group_size if needs.own_group_size == 1 else 1),
             group_size=needs.rollouts_per_prompt(config.group_size),
             probe_size=needs.probe_size(config.group_size),
+            reuses_probe=needs.reuses_probe,
             minibatches=config.minibatches_per_epoch,
             updates=config.updates_per_rollout,
             lengths=lengths,
@@ -78,8 +81,8 @@ class Workload:
 
     @property
     def num_rollouts(self) -> int:
-        """Training rollouts of the batch."""
-        return self.num_prompts * self.group_size
+        """Rollouts that the batch trains on."""
+        return self.num_prompts * (self.group_size + self.probe_size * self.reuses_probe)
 
     @property
     def sampled_tokens(self) -> float:
@@ -88,7 +91,7 @@ class Workload:
 
     @property
     def trained_tokens(self) -> float:
-        """Of these, the tokens that are trained on."""
+        """Those that are trained on."""
         return self.num_rollouts * self.lengths.mean_response
 
 

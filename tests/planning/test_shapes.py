@@ -112,7 +112,7 @@ def test_a_directory_that_is_no_known_model_is_told_as_such(tmp_path: Any, conte
 def test_a_hub_id_out_of_reach_is_one_sentence_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match="local folder with its config.json") as error:
+    with pytest.raises(ValueError, match=r"local folder with its config\.json") as error:
         find_shape("nobody/no-such-model")
     assert "\n" not in str(error.value)
 
