@@ -206,12 +206,21 @@ def page(data: str, *, judgement: str) -> str:
         f"Training split of MATH against all test items: {report.summary}. Near copies are "
         f"{report.counts['near'].training_texts / report.num_training:.2%} of the split.",
         "",
-        "| split against its own test items | items | " + " | ".join(STAGES) + " |",
-        "| --- | ---: |" + " ---: |" * len(STAGES),
+        "Compared are the problems that can be judged: rows of the file less those without a readable gold. The loader "
+        "trains on fewer: it also leaves out what its own test split asks verbatim, and what is held out as dev. "
+        "(`agpo-bench data check --train FILE` compares every row, whether it can be judged or not.)",
+        "",
+        "| split against its own test items | rows | no readable gold | compared | "
+        + " | ".join(STAGES)
+        + " | left to train on |",
+        "| --- | ---: | ---: | ---: |" + " ---: |" * (len(STAGES) + 1),
     ]
     for name, one in found.splits.items():
+        task, _, split = name.partition("/")
         counts = " | ".join(f"{one.counts[stage].training_texts:,}" for stage in STAGES)
-        lines.append(f"| {name} | {one.num_training:,} | {counts} |")
+        loaded = source.load(_spec(task), split)
+        rows = f"{one.num_training + loaded.num_unreadable:,} | {loaded.num_unreadable} | {one.num_training:,}"
+        lines.append(f"| {name} | {rows} | {counts} | {f'{len(loaded.items):,}' if split == 'train' else '–'} |")
     lines += ["", "Test items that repeat an earlier one, up to white space (and up to typesetting):", ""]
     for task, repeats in found.repeated.items():
         verbatim = sum(one.stage == "verbatim" for one in repeats)

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agpo_bench.data.contamination.batch import Text, TrainingTexts
+from agpo_bench.data.contamination.batch import Batch, Text, TrainingTexts
 from agpo_bench.data.contamination.check import REMOVALS, check_texts, duplicates
 from agpo_bench.data.contamination.gather import file_texts
+from agpo_bench.data.contamination.index import SCREEN_TOKENS, EvaluationIndex, Settings
 from agpo_bench.data.contamination.planted import KINDS, NEGATIVES, plant, score
 from agpo_bench.data.contamination.spelling import tokenise
+from agpo_bench.data.contamination.table import HashTable, ascending
 
 STORY = (
     "A baker in Lund has 48 trays and fills each with 25 rolls before sunrise. By noon the market stall has sold "
@@ -298,3 +300,58 @@ def test_long_tokens_are_told_apart_by_any_of_their_characters() -> None:
 def test_two_changes_in_one_long_token_do_not_cancel() -> None:
     seen = {tokens("b" * 7 + one + "b" * 7 + other)[0] for one in map(chr, range(97, 123)) for other in "abcdefghij"}
     assert len(seen) == 26 * 10
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5).map(lambda low: (7 << 32) + low), max_size=60),
+    st.lists(st.integers(0, 2**64 - 1), max_size=20),
+)
+def test_a_table_finds_its_hashes_and_no_others(members: list[int], others: list[int]) -> None:
+    """Among them hashes that agree in their leading half, where the order is decided by the other."""
+    table = HashTable(np.array(members, dtype=np.uint64))
+    in_order = sorted(set(members))
+    assert len(table) == len(in_order)
+    assert table.numbers.tolist() == [in_order.index(one) for one in members]
+    assert [members[at] for at in table.order.tolist()] == sorted(members)
+    queries = [*others, *members, 2**64 - 1, 0]
+    position, number = table.find(np.array(queries, dtype=np.uint64))
+    assert position.tolist() == [at for at, one in enumerate(queries) if one in in_order]
+    assert [in_order[at] for at in number.tolist()] == [one for one in queries if one in in_order]
+
+
+@given(st.lists(st.integers(0, 2**40 - 1), max_size=50))
+def test_numbers_are_ordered_and_equal_ones_stay(values: list[int]) -> None:
+    expected = sorted(range(len(values)), key=lambda at: values[at])
+    assert ascending(np.array(values, dtype=np.int64), num_bits=40).tolist() == expected
+
+
+def test_the_screen_sees_every_pair_that_shares_enough() -> None:
+    """Beside the definition, counted pair by pair with sets."""
+    rng = random.Random(11)
+    stories = [story(rng).split(" ") for _ in range(40)]
+
+    def mixed() -> str:
+        parts = [rng.choice(stories)[: rng.randint(1, 40)] for _ in range(rng.randint(1, 4))]
+        return " ".join(word for part in parts for word in part)
+
+    evaluation = items(*(mixed() for _ in range(120)))
+    batch = Batch([text(mixed(), text_id=f"train/{n}") for n in range(200)])
+    rules = Settings(max_sharing=9, max_alignments=5)
+    index = EvaluationIndex(evaluation, settings=rules)
+
+    def grams(hashes: list[int]) -> set[tuple[int, ...]]:
+        return {tuple(hashes[at : at + SCREEN_TOKENS]) for at in range(len(hashes) - SCREEN_TOKENS + 1)}
+
+    screened = [number for number in range(120) if index.information[number] >= rules.min_information]
+    of_item = {number: grams(tokens(evaluation[number].question)) for number in screened}
+    sharing = {gram: sum(gram in held for held in of_item.values()) for held in of_item.values() for gram in held}
+    of_item = {number: {gram for gram in held if sharing[gram] <= 9} for number, held in of_item.items()}
+    expected: list[tuple[int, int]] = []
+    for at, one in enumerate(batch.texts):
+        held = grams(tokens(one.question))
+        shares = sorted((-len(own & held) / max(1, len(own)), number) for number, own in of_item.items())
+        expected += [(at, number) for share, number in shares if -share >= 0.2 and share < 0][:5]
+    assert len(expected) > 300
+    pairs = index.candidates(batch)
+    assert list(zip(pairs.train.tolist(), pairs.evaluation.tolist(), strict=True)) == expected

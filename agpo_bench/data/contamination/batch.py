@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from agpo_bench.data.contamination.spelling import Tokens, masked, ngrams, tokenise, whole_texts
 from agpo_bench.data.contamination.table import Hashes, Integers
 
-BATCH_CHARACTERS = 400_000
-"""About what fits into a core's cache with the arrays made of it."""
+BATCH_CHARACTERS = 1_000_000
+"""Enough to load the tables of the evaluation items into a core's cache seldom, few enough to leave them there."""
 KEPT_CHARACTERS = 8_000_000
 """Sampled texts that are kept as tokens, to be read once; some 20 bytes of memory each."""
 
@@ -86,11 +86,12 @@ class Facts:
 
     def __init__(self, batch: Batch, *, question_only: bool = False) -> None:
         tokens, parts = batch.tokens, batch.first_part
-        is_fact = np.concatenate([[False], tokens.is_fact_K])
-        before = 8 * np.cumsum(is_fact)
-        self._bytes = tokens.hash_K[tokens.is_fact_K].tobytes()
-        self._start = before[tokens.first[parts[:-1]]].tolist()
-        self._end = before[tokens.first[parts[:-1] + 1 if question_only else parts[1:]]].tolist()
+        facts = np.flatnonzero(tokens.is_fact_K)
+        self._bytes = tokens.hash_K.take(facts).tobytes()
+        self._start, self._end = (
+            (8 * np.searchsorted(facts, tokens.first.take(of))).tolist()
+            for of in (parts[:-1], parts[:-1] + 1 if question_only else parts[1:])
+        )
 
     def of(self, text: int) -> bytes:
         """The facts of one text, eight bytes each."""

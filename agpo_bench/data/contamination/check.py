@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from agpo_bench.data.contamination.batch import Batch, Text, TrainingTexts
-from agpo_bench.data.contamination.compare import Bounds, Span, compare
+from agpo_bench.data.contamination.compare import BatchBounds, Bounds, Span, compare
 from agpo_bench.data.contamination.index import EvaluationIndex, Settings
 from agpo_bench.data.sources import question_key
 
@@ -130,9 +130,10 @@ def check_texts(
             raise ValueError(f"nothing to compare: {name} is empty")
     reading = TrainingTexts(training, max_sample=settings.background)
     index = EvaluationIndex(evaluation, training=reading, settings=settings)
+    bounds = Bounds(index)
     found: dict[tuple[int, int], Finding] = {}
     for numbers, batch in reading.read():
-        for (text, item), one in _check_batch(index, batch, align_variants=align_variants).items():
+        for (text, item), one in _check_batch(index, batch, bounds.of(batch), align_variants=align_variants).items():
             found[int(numbers[text]), item] = one
     findings = [found[pair] for pair in sorted(found)]
     report = _report(index, findings, len(training), training_name=training_name, evaluation_name=evaluation_name)
@@ -158,7 +159,9 @@ def duplicates(texts: Sequence[Text]) -> list[Finding]:
     return found
 
 
-def _check_batch(index: EvaluationIndex, batch: Batch, *, align_variants: bool) -> dict[tuple[int, int], Finding]:
+def _check_batch(
+    index: EvaluationIndex, batch: Batch, bounds: BatchBounds, *, align_variants: bool
+) -> dict[tuple[int, int], Finding]:
     found: dict[tuple[int, int], Finding] = {}
     for text, item in zip(*index.exact(batch), strict=True):
         stage = _exact_stage(batch.texts[text], index.items[item])
@@ -168,7 +171,6 @@ def _check_batch(index: EvaluationIndex, batch: Batch, *, align_variants: bool) 
         if int(text) not in settled:
             found[int(text), int(item)] = _finding(index, batch, (int(text), int(item)), "variant")
             settled.add(int(text))
-    bounds = Bounds(index, batch)
     for text, item in zip(*(side.tolist() for side in index.candidates(batch)), strict=True):
         pair = text, item
         # One variant tells enough about a text; copies are looked for among all its candidates.

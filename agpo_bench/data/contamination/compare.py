@@ -44,31 +44,51 @@ class Comparison(NamedTuple):
 
 
 class Bounds:
-    """Quick upper bounds that spare most pairs an alignment. Remembers what it needs of each item and of one text."""
+    """Quick upper bounds that spare most pairs an alignment. Remembers what it needs of each item."""
 
-    def __init__(self, index: EvaluationIndex, batch: Batch) -> None:
+    def __init__(self, index: EvaluationIndex) -> None:
         self._index = index
+        self._bags: dict[int, _ItemBag] = {}
+
+    def of(self, batch: Batch) -> BatchBounds:
+        """The bounds for the texts of a batch."""
+        return BatchBounds(self, batch)
+
+    def bag(self, item: int) -> _ItemBag:
+        """An item's tokens without their order."""
+        if item not in self._bags:
+            self._bags[item] = _ItemBag(self._index, item)
+        return self._bags[item]
+
+    def has_facts(self, item: int, facts: bytes) -> bool:
+        """Whether a text has the facts of the question in a row: without them ``same_facts`` is false."""
+        return self._index.question_facts.of(item) in facts
+
+    @property
+    def least(self) -> float:
+        """What a share must reach."""
+        return self._index.settings.min_coverage - _ROUNDING
+
+
+class BatchBounds:
+    """Upper bounds for the texts of one batch. Remembers what it needs of one text, so ask for pairs text by text."""
+
+    def __init__(self, bounds: Bounds, batch: Batch) -> None:
+        self._bounds = bounds
         self._batch = batch
-        self._items: dict[int, _ItemBag] = {}
         self._facts = Facts(batch)
         self._text = -1
         self._held: frozenset[int] = frozenset()
 
     def may_copy(self, item: int, text: int) -> bool:
         """Whether the text has the facts of the question in a row, and enough of the item's tokens in any order."""
-        if not self.has_facts(item, text):
+        if not self._bounds.has_facts(item, self._facts.of(text)):
             return False
-        bag = self._bag(item)
-        return bag.share(self._tokens(text), bag.weights) >= self._index.settings.min_coverage - _ROUNDING
-
-    def has_facts(self, item: int, text: int) -> bool:
-        """Whether the text has the facts of the question in a row: without them ``same_facts`` is false."""
-        return self._index.question_facts.of(item) in self._facts.of(text)
+        return self._bounds.bag(item).share(self._tokens(text)) >= self._bounds.least
 
     def may_vary(self, item: int, text: int) -> bool:
         """Whether the text has enough of the item's words in any order."""
-        bag = self._bag(item)
-        return bag.share(self._tokens(text), bag.word_weights) >= self._index.settings.min_coverage - _ROUNDING
+        return self._bounds.bag(item).share_of_words(self._tokens(text)) >= self._bounds.least
 
     def _tokens(self, text: int) -> frozenset[int]:
         if text != self._text:
@@ -77,35 +97,31 @@ class Bounds:
             self._held = frozenset(self._batch.tokens.hash_K[first[parts[text]] : first[parts[text + 1]]].tolist())
         return self._held
 
-    def _bag(self, item: int) -> _ItemBag:
-        if item not in self._items:
-            self._items[item] = _ItemBag(self._index, item)
-        return self._items[item]
-
 
 class _ItemBag:
-    """An item's tokens without their order."""
+    """An item's tokens without their order, and their weights."""
 
     def __init__(self, index: EvaluationIndex, item: int) -> None:
         tokens, parts = index.batch.tokens, index.batch.first_part
-        start, end = int(tokens.first[parts[item]]), int(tokens.first[parts[item + 1]])
-        hashes = tokens.hash_K[start:end].tolist()
-        weights = index.weight_K[start:end] * index.is_target_K[start:end]
-        is_fact = tokens.is_fact_K[start:end]
-        count = Counter(hashes)
-        self.weights: dict[int, float] = {}
-        self.word_weights: dict[int, float] = {}
-        for token, weight, fact in zip(hashes, weights.tolist(), is_fact.tolist(), strict=True):
-            self.weights[token] = self.weights.get(token, 0.0) + weight
-            if not fact:
-                self.word_weights[token] = self.word_weights.get(token, 0.0) + weight
+        here = slice(int(tokens.first[parts[item]]), int(tokens.first[parts[item + 1]]))
+        self._hashes: list[int] = tokens.hash_K[here].tolist()
+        weights = index.weight_K[here] * index.is_target_K[here]
+        self._weights: list[float] = weights.tolist()
+        self._word_weights: list[float] = np.where(tokens.is_fact_K[here], 0.0, weights).tolist()
         # A token that occurs twice or more may be a name that was changed.
-        self._often = {token for token, times in count.items() if times > 1}
+        self._often = frozenset(token for token, times in Counter(self._hashes).items() if times > 1)
 
-    def share(self, held: frozenset[int], weights: dict[int, float]) -> float:
+    def share(self, held: frozenset[int]) -> float:
         """Weighted share of the tokens that a text has or may have under another name."""
-        total = sum(weights.values())
-        there = sum(weight for token, weight in weights.items() if token in held or token in self._often)
+        return self._share(held, self._weights)
+
+    def share_of_words(self, held: frozenset[int]) -> float:
+        """The same without numbers and signs."""
+        return self._share(held, self._word_weights)
+
+    def _share(self, held: frozenset[int], weights: list[float]) -> float:
+        total, often = sum(weights), self._often
+        there = sum([w for token, w in zip(self._hashes, weights, strict=True) if token in held or token in often])
         return there / total if total else 0.0
 
 

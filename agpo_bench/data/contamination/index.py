@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from agpo_bench.data.contamination.batch import Batch, Facts, Text, TrainingTexts
-from agpo_bench.data.contamination.table import Hashes, HashTable, Integers, distinct
+from agpo_bench.data.contamination.table import Hashes, HashTable, Integers, ascending, distinct
 
 SCREEN_TOKENS = 4
 WEIGHT_TOKENS = 3
+_OTHERS = 0.5
+"""Share of the grams that a pair must have which are left to the second count."""
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_COUNTER_BITS = 17
+"""Counters of a batch's pairs; fewer than pairs, and small enough for a core's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,27 +92,53 @@ class EvaluationIndex:
         return Pairs(pairs.train[kept], pairs.evaluation[kept])
 
     def candidates(self, batch: Batch) -> Pairs:
-        """Pairs that share enough uncommon grams to be worth an alignment."""
+        """Pairs that share enough uncommon grams to be worth an alignment.
+
+        First every pair is counted by the telling grams of its item, of which it needs so many that no other pair can
+        share enough; then those few by the others too.
+        """
         grams, _, text = batch.grams(SCREEN_TOKENS)
         position, gram = self._screen.find(grams)
-        rare = np.flatnonzero(self._is_rare[gram])
-        position, gram = position[rare], gram[rare]
-        if not len(position):
+        rare = np.flatnonzero(self._is_rare.take(gram))
+        if not len(rare):
             return Pairs(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         size = len(self._screen)
         bits = size.bit_length()
-        occurrences = distinct(text[position] << bits | gram)
-        gram_of_text = _rows(occurrences >> bits, occurrences & ((1 << bits) - 1), (len(batch.texts), size))
-        shared = gram_of_text @ self._items_of_gram
-        kept = np.flatnonzero(shared.data >= self._least_shared[shared.indices])
-        train = np.searchsorted(shared.indptr, kept, side="right") - 1
-        evaluation = shared.indices[kept].astype(np.int64)
-        share = shared.data[kept] / self._num_grams[evaluation]
+        occurrences = distinct(
+            text.take(position.take(rare)) << bits | gram.take(rare), num_bits=bits + len(batch.texts).bit_length()
+        )
+        train, evaluation, num_shared = self._telling_pairs(occurrences, bits)
+        others = ranges(self._first_other.take(evaluation), self._num_others.take(evaluation))
+        pair = np.repeat(np.arange(len(train)), self._num_others.take(evaluation))
+        wanted = train.take(pair) << bits | self._others.take(others)
+        there = occurrences.take(np.minimum(np.searchsorted(occurrences, wanted), len(occurrences) - 1)) == wanted
+        num_shared += np.bincount(pair.take(np.flatnonzero(there)), minlength=len(train))
+        enough = np.flatnonzero(num_shared >= self._least_shared.take(evaluation))
+        train, evaluation, num_shared = train.take(enough), evaluation.take(enough), num_shared.take(enough)
+        share = num_shared / self._num_grams.take(evaluation)
         order = np.lexsort((evaluation, -share, train))
-        train, evaluation = train[order], evaluation[order]
+        train, evaluation = train.take(order), evaluation.take(order)
         rank = np.arange(len(train)) - np.searchsorted(train, train)
         first = np.flatnonzero(rank < self.settings.max_alignments)
-        return Pairs(train[first], evaluation[first])
+        return Pairs(train.take(first), evaluation.take(first))
+
+    def _telling_pairs(self, occurrences: Integers, bits: int) -> tuple[Integers, Integers, Integers]:
+        """Pairs that share enough telling grams, in no order, and how many; a gram is the last ``bits`` of a number."""
+        gram = occurrences & ((1 << bits) - 1)
+        num_items = self._num_telling.take(gram)
+        item = self._telling_items.take(ranges(self._first_telling.take(gram), num_items))
+        pair = np.repeat(occurrences >> bits, num_items) * len(self.items) + item
+        # Most pairs share one gram. Counts by a hash of the pair, which are at least the pair's own, leave few.
+        slot = (pair.astype(np.uint64) * _SPREAD >> np.uint64(64 - _COUNTER_BITS)).view(np.int64)
+        count = np.bincount(slot, minlength=1 << _COUNTER_BITS).astype(np.int32)
+        maybe = np.flatnonzero(count.take(slot) >= self._least_telling.take(item))
+        pair = pair.take(maybe)
+        pair = pair.take(ascending(pair, num_bits=int(pair.max(initial=0)).bit_length()))
+        first = np.flatnonzero(np.append(True, pair[1:] != pair[:-1])) if len(pair) else maybe
+        num_shared = np.diff(np.append(first, len(pair)))
+        train, evaluation = np.divmod(pair.take(first), len(self.items))
+        enough = np.flatnonzero(num_shared >= self._least_telling.take(evaluation))
+        return train.take(enough), evaluation.take(enough), num_shared.take(enough)
 
     def _weights(self, training: TrainingTexts | None) -> NDArray[np.float64]:
         r"""How telling each token is, in [0, 1].
@@ -119,21 +149,26 @@ class EvaluationIndex:
         tokens = self.batch.tokens
         grams, start, text = self.batch.grams(WEIGHT_TOKENS)
         table = HashTable(grams)
-        _, member = table.find(grams)
         # Copies of one item among the evaluation sets are one text.
-        keys, same = np.unique(self.batch.keys(), return_inverse=True)
-        num_texts = len(keys)
-        frequency = _document_counts(same[text], member, len(table))
+        first_of_key = np.unique(self.batch.keys(), return_index=True)[1]
+        is_counted = np.zeros(len(self.items), dtype=np.bool_)
+        is_counted[first_of_key] = True
+        member, item = _pairs(table, text)
+        frequency = np.bincount(member.take(np.flatnonzero(is_counted.take(item))), minlength=len(table))
         for batch in training.sampled() if training else ():
             grams_B, _, text_B = batch.grams(WEIGHT_TOKENS)
             position, found = table.find(grams_B)
-            frequency += _document_counts(text_B[position], found, len(table))
-        num_texts += training.num_sampled if training else 0
+            frequency += _document_counts(text_B.take(position), found, len(table), len(batch.texts))
+        num_texts = len(first_of_key) + (training.num_sampled if training else 0)
         weight_G = np.log((num_texts + 1) / np.maximum(frequency, 1)) / np.log(num_texts + 1)
         # Parts too short for a gram weigh something, or a short option would not count at all.
         weight_K = np.full(len(tokens.hash_K), np.inf)
+        number = table.numbers
+        weight = weight_G.take(number)
         for offset in range(WEIGHT_TOKENS):
-            np.minimum.at(weight_K, start + offset, weight_G[member])
+            weight_K[start + offset] = np.minimum(weight_K[start + offset], weight)
+        self._frequency_K = np.zeros(len(tokens.hash_K), dtype=np.int64)
+        self._frequency_K[start] = frequency.take(number)
         weight_K[np.isinf(weight_K)] = 0.5
         weight_K[tokens.is_drawing_K] = 0.0
         return weight_K
@@ -154,37 +189,56 @@ class EvaluationIndex:
 
     def _build_screen(self) -> None:
         grams, start, text = self.batch.grams(SCREEN_TOKENS)
-        kept = self.is_target_K[start] & (self.information >= self.settings.min_information)[text]
-        grams, text = grams[kept], text[kept]
+        kept = np.flatnonzero(
+            self.is_target_K.take(start) & (self.information >= self.settings.min_information).take(text)
+        )
+        grams, start, text = grams.take(kept), start.take(kept), text.take(kept)
         self._screen = HashTable(grams)
-        _, member = self._screen.find(grams)
-        pair = distinct(member * len(self.items) + text)
-        member, item = pair // len(self.items), pair % len(self.items)
+        member, item = _pairs(self._screen, text)
         self._is_rare = np.bincount(member, minlength=len(self._screen)) <= self.settings.max_sharing
-        rare = np.flatnonzero(self._is_rare[member])
-        member, item = member[rare], item[rare]
-        self._items_of_gram = _rows(member, item, (len(self._screen), len(self.items)))
+        rare = np.flatnonzero(self._is_rare.take(member))
+        member, item = member.take(rare), item.take(rare)
         self._num_grams = np.maximum(np.bincount(item, minlength=len(self.items)), 1)
         # The least whole number whose quotient, as it is rounded, reaches the share.
         least = np.ceil(self.settings.min_shared * self._num_grams).astype(np.int32)
         least -= (least - 1) / self._num_grams >= self.settings.min_shared
         least += least / self._num_grams < self.settings.min_shared
         self._least_shared = least
+        # A gram is no commoner than the two runs of three that it is made of.
+        frequency = np.zeros(len(self._screen), dtype=np.int64)
+        frequency[self._screen.numbers] = np.minimum(self._frequency_K.take(start), self._frequency_K.take(start + 1))
+        self._split_counts(member, item, frequency)
+
+    def _split_counts(self, member: Integers, item: Integers, frequency: Integers) -> None:
+        """Leave the commonest grams of each item to the second count: most of what a text shares with items is such."""
+        self._num_others = ((self._least_shared - 1) * _OTHERS).astype(np.int64)
+        self._first_other = np.cumsum(self._num_others) - self._num_others
+        self._least_telling = self._least_shared - self._num_others.astype(np.int32)
+        by_frequency = ascending(np.minimum(frequency.take(member), 65_535), num_bits=16)
+        order = by_frequency.take(ascending(item.take(by_frequency), num_bits=len(self.items).bit_length()))
+        member, item = member.take(order), item.take(order)
+        end = np.cumsum(np.bincount(item, minlength=len(self.items)))
+        is_other = np.arange(len(member)) >= (end - self._num_others).take(item)
+        self._others = member.take(np.flatnonzero(is_other))
+        telling = np.flatnonzero(~is_other)
+        telling = telling.take(ascending(member.take(telling), num_bits=len(self._screen).bit_length()))
+        self._telling_items = item.take(telling)
+        self._num_telling = np.bincount(member.take(telling), minlength=len(self._screen))
+        self._first_telling = np.cumsum(self._num_telling) - self._num_telling
 
 
 class _Grouped:
     """Items by key, several to a key."""
 
     def __init__(self, keys: Hashes) -> None:
-        self._order = np.argsort(keys, kind="stable")
-        self._sorted = keys[self._order]
+        self._table = HashTable(keys)
+        self._end = np.append(self._table.first[1:], len(keys))
 
     def match(self, keys: Hashes, *, first_only: bool = False) -> Pairs:
-        low = np.searchsorted(self._sorted, keys, side="left")
-        count = np.searchsorted(self._sorted, keys, side="right") - low
-        if first_only:
-            count = np.minimum(count, 1)
-        return Pairs(np.repeat(np.arange(len(keys)), count), self._order[ranges(low, count)])
+        position, number = self._table.find(keys)
+        low = self._table.first.take(number)
+        count = np.ones_like(low) if first_only else self._end.take(number) - low
+        return Pairs(np.repeat(position, count), self._table.order.take(ranges(low, count)))
 
 
 def ranges(start: Integers, count: Integers) -> Integers:
@@ -193,14 +247,18 @@ def ranges(start: Integers, count: Integers) -> Integers:
     return np.repeat(start - (np.cumsum(count) - count), count) + np.arange(total)
 
 
-def _rows(row: Integers, column: Integers, shape: tuple[int, int]) -> scipy.sparse.csr_array[np.int32]:
-    """A matrix that is one at the given places; the rows in ascending order, no place twice."""
-    first = np.searchsorted(row, np.arange(shape[0] + 1)).astype(np.int32)
-    return scipy.sparse.csr_array((np.ones(len(row), dtype=np.int32), column.astype(np.int32), first), shape=shape)
+def _pairs(table: HashTable, text: Integers) -> tuple[Integers, Integers]:
+    """The distinct pairs of a hash's number and a text that has it, in ascending order; ``text`` ascends."""
+    owner = text.take(table.order)
+    number = table.number_in_order
+    is_new = np.ones(len(number), dtype=np.bool_)
+    np.logical_or(number[1:] != number[:-1], owner[1:] != owner[:-1], out=is_new[1:])
+    new = np.flatnonzero(is_new)
+    return number.take(new), owner.take(new)
 
 
-def _document_counts(text: Integers, gram: Integers, size: int) -> Integers:
+def _document_counts(text: Integers, gram: Integers, size: int, num_texts: int) -> Integers:
     """In how many texts each gram occurs."""
     bits = size.bit_length()
-    pairs = distinct(text << bits | gram)
+    pairs = distinct(text << bits | gram, num_bits=bits + num_texts.bit_length())
     return np.bincount(pairs & ((1 << bits) - 1), minlength=size)

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ from agpo_bench.data.contamination.vocabulary import (
     UNICODE_SYMBOLS,
 )
 
-_SEPARATES, _LETTER, _NUMBER, _SYMBOL, _BACKSLASH, _END = range(6)
+_SEPARATES, _LETTER, _NUMBER, _SYMBOL, _END, _COMMA, _DOT, _DASH, _BACKSLASH = range(9)
+_HANGS = _COMMA
+"""Kinds from here on hang on what stands beside the character."""
 _TEXT_END = "\x00"
 
 _DIGITS_OF_FRACTION = re.compile(r"(frac)\s*([0-9])\s*([0-9])")
@@ -55,8 +57,11 @@ class Tokens:
     """Text i has the tokens ``first[i]:first[i + 1]``."""
     start_K: Integers
     end_K: Integers
+    """Token k is ``start_K[k]:end_K[k]`` of the batch without its vanished characters."""
+    vanished: Integers
+    """Positions in ``joined`` of the commas left out of numbers."""
     joined: str
-    """The batch as it was cut: token k is ``joined[start_K[k]:end_K[k]]``."""
+    """The batch as it was cut."""
 
     @property
     def num_texts(self) -> int:
@@ -72,7 +77,10 @@ class Tokens:
         if end <= start:
             return ""
         base = int(self.first[text])
-        return self.joined[int(self.start_K[base + start]) : int(self.end_K[base + end - 1])]
+        ends = np.array([self.start_K[base + start], self.end_K[base + end - 1] - 1])
+        before = self.vanished - np.arange(len(self.vanished))
+        from_, to = (ends + np.searchsorted(before, ends, side="right")).tolist()
+        return self.joined[from_ : to + 1]
 
 
 def tokenise(texts: Sequence[str]) -> Tokens:
@@ -84,97 +92,106 @@ def tokenise(texts: Sequence[str]) -> Tokens:
     if "\\" in joined:
         joined = joined.replace("\\\\", "  ").replace("{,}", ",").replace(",\\!", ",")
         joined = _DIGITS_OF_FRACTION.sub(r"\1 \2 \3", joined)
+    code = _code(joined)
+    kind, vanished = _settle(code, _kinds_of(code))
+    if len(vanished):
+        code, kind = _without(code, vanished), _without(kind, vanished)
+    return _cut(joined, code, kind, vanished)
+
+
+def _code(joined: str) -> NDArray[np.unsignedinteger[Any]]:
+    """The characters as numbers, in one byte each where all are ASCII."""
     if joined.isascii():
-        code = np.frombuffer(joined.encode("ascii"), dtype=np.uint8)
-        kind = _kinds()[:128][code]
-    else:
-        code = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        code = np.minimum(code, _TABLE - 1)
-        kind = _kinds()[code]
-    kind, vanish = _settle(code, kind)
-    if len(vanish):
-        kept = np.ones(len(code), dtype=np.bool_)
-        kept[vanish] = False
-        code, kind = code[kept], kind[kept]
-    return _cut(joined, code, kind, vanish)
+        return np.frombuffer(joined.encode("ascii"), dtype=np.uint8)
+    return np.minimum(np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32), _TABLE - 1)
 
 
-def _settle(code: NDArray[np.generic], kind: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Integers]:
-    """Decide the characters whose kind hangs on their neighbours; returns the kinds, and where one must vanish."""
+def _kinds_of(code: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
+    if code.dtype == np.uint8:
+        return np.frombuffer(code.tobytes().translate(_kinds()[:256].tobytes()), dtype=np.uint8)
+    found: NDArray[np.uint8] = _kinds().take(code)
+    return found
+
+
+def _without(values: NDArray[Any], positions: Integers) -> NDArray[Any]:
+    edges = [0, *(positions + 1).tolist()]
+    ends = [*positions.tolist(), len(values)]
+    return np.concatenate([values[start:end] for start, end in zip(edges, ends, strict=True)])
+
+
+def _settle(code: NDArray[np.unsignedinteger[Any]], kind: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Integers]:
+    """Decide the characters whose kind hangs on their neighbours; returns the kinds, and which commas must vanish."""
     padding = 4
     padded = np.full(len(kind) + 2 * padding, _SEPARATES, dtype=np.uint8)
     padded[padding:-padding] = kind
+    hangs = np.flatnonzero(kind >= _HANGS)
+    which = kind.take(hangs)
     kind = padded[padding:-padding]
 
     def at(index: Integers) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = padded[index + padding]
+        found: NDArray[np.uint8] = padded.take(index + padding)
         return found
 
-    dot = np.flatnonzero(code == ord("."))
-    if len(dot):
-        kind[dot[(at(dot - 1) == _NUMBER) & (at(dot + 1) == _NUMBER)]] = _NUMBER
-    dash = np.flatnonzero(code == ord("-"))
-    if len(dash):
-        # A hyphen inside a word; a - between single letters is a minus sign.
-        sides = [at(dash + offset) == _LETTER for offset in (-2, -1, 1, 2)]
-        kind[dash[sides[0] & sides[1] & sides[2] & sides[3]]] = _SEPARATES
-    back = np.flatnonzero(kind == _BACKSLASH)
-    if len(back):
-        lone = back[at(back + 1) != _LETTER]
-        kind[lone] = _SEPARATES
-        after = lone[lone < len(code) - 1] + 1
-        kind[after[_after_backslash()[code[after]]]] = _SEPARATES
-    comma = np.flatnonzero(code == ord(","))
-    if len(comma):
-        around = [at(comma + offset) == _NUMBER for offset in (-1, 1, 2, 3, 4)]
-        thousands = comma[around[0] & around[1] & around[2] & around[3] & ~around[4]]
-        return kind, thousands
-    return kind, comma
+    def those(of_kind: int) -> Integers:
+        return hangs.take(np.flatnonzero(which == of_kind))
+
+    dot, dash, back, comma = those(_DOT), those(_DASH), those(_BACKSLASH), those(_COMMA)
+    kind[dot] = np.where((at(dot - 1) == _NUMBER) & (at(dot + 1) == _NUMBER), _NUMBER, _SEPARATES)
+    # A hyphen inside a word; a - between single letters is a minus sign.
+    sides = [at(dash + offset) == _LETTER for offset in (-2, -1, 1, 2)]
+    kind[dash] = np.where(sides[0] & sides[1] & sides[2] & sides[3], _SEPARATES, _SYMBOL)
+    lone = back.take(np.flatnonzero(at(back + 1) != _LETTER))
+    kind[lone] = _SEPARATES
+    after = lone[lone < len(code) - 1] + 1
+    kind[after[_after_backslash().take(code.take(after))]] = _SEPARATES
+    around = [at(comma + offset) == _NUMBER for offset in (-1, 1, 2, 3, 4)]
+    thousands = around[0] & around[1] & around[2] & around[3] & ~around[4]
+    kind[comma] = _SEPARATES
+    return kind, comma.take(np.flatnonzero(thousands))
 
 
-def _cut(joined: str, code: NDArray[np.generic], kind: NDArray[np.uint8], vanished: Integers) -> Tokens:
+def _cut(joined: str, code: NDArray[np.unsignedinteger[Any]], kind: NDArray[np.uint8], vanished: Integers) -> Tokens:
     run = np.zeros(len(kind), dtype=np.bool_)
     same = kind[1:] == kind[:-1]
     run[1:] = ((kind[1:] == _LETTER) & (same | (kind[:-1] == _BACKSLASH))) | ((kind[1:] == _NUMBER) & same)
     cut = np.flatnonzero(~run)
-    kind_cut = kind[cut]
+    kind_cut = kind.take(cut)
     is_end = kind_cut == _END
     token = np.flatnonzero((kind_cut != _SEPARATES) & ~is_end)
-    start = cut[token]
-    end = np.append(cut, len(kind))[token + 1]
+    start = cut.take(token)
+    end = np.append(cut, len(kind)).take(token + 1)
     first = np.append(0, np.searchsorted(token, np.flatnonzero(is_end)))
-    kind_K = kind_cut[token]
-    hash_K = _token_hashes(code, start, end)
-    is_fact = (kind_K == _NUMBER) | (kind_K == _BACKSLASH) | ((kind_K == _LETTER) & (end - start == 1))
+    kind_K = kind_cut.take(token)
+    length = end - start
+    hash_K = _token_hashes(code, start, length)
+    is_fact = (kind_K == _NUMBER) | (kind_K == _BACKSLASH) | ((kind_K == _LETTER) & (length == 1))
     special = _special()
     where, found = special.table.find(hash_K)
-    hash_K[where] = special.becomes[found]
-    is_fact[where] = (is_fact[where] | special.is_fact[found]) & ~special.is_loose[found]
-    dropped = where[special.is_dropped[found]]
+    hash_K[where] = special.becomes.take(found)
+    is_fact[where] = (is_fact.take(where) | special.is_fact.take(found)) & ~special.is_loose.take(found)
+    dropped = where.take(np.flatnonzero(special.is_dropped.take(found)))
     if len(dropped):
         keep = np.ones(len(hash_K), dtype=np.bool_)
         keep[dropped] = False
         kept = np.flatnonzero(keep)
-        hash_K, is_fact, kind_K = hash_K[kept], is_fact[kept], kind_K[kept]
-        start, end = start[kept], end[kept]
+        hash_K, is_fact, kind_K = hash_K.take(kept), is_fact.take(kept), kind_K.take(kept)
+        start, end = start.take(kept), end.take(kept)
         first = first - np.searchsorted(dropped, first)
-    is_number = kind_K == _NUMBER
-    if len(vanished):
-        before = vanished - np.arange(len(vanished))
-        start = start + np.searchsorted(before, start, side="right")
-        end = end + np.searchsorted(before, end - 1, side="right")
     is_drawing = np.zeros(len(hash_K), dtype=np.bool_)
-    drawings = np.searchsorted(start, np.array(list(_drawings(joined)), dtype=np.int64).reshape(-1, 2))
-    for from_, to in drawings.tolist():
-        is_drawing[from_:to] = True
+    drawn = np.array(list(_drawings(joined)), dtype=np.int64).reshape(-1, 2)
+    if len(drawn):
+        for from_, to in np.searchsorted(start, drawn - np.searchsorted(vanished, drawn)).tolist():
+            is_drawing[from_:to] = True
+        is_fact &= ~is_drawing
     return Tokens(
         hash_K=hash_K,
-        is_number_K=is_number,
-        is_fact_K=is_fact & ~is_drawing,
+        is_number_K=kind_K == _NUMBER,
+        is_fact_K=is_fact,
         is_drawing_K=is_drawing,
         first=first,
         start_K=start,
         end_K=end,
+        vanished=vanished,
         joined=joined,
     )
 
@@ -204,11 +221,12 @@ def ngrams(hash_K: Hashes, text_K: Integers, size: int) -> tuple[Hashes, Integer
     count = len(hash_K) - size + 1
     if count <= 0:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    # No mix: the hashes of tokens are mixed, and every bit of such a sum is as good as theirs.
     total = hash_K[:count] * _FACTORS[0]
     for offset in range(1, size):
-        total = total + hash_K[offset : offset + count] * _FACTORS[offset]
+        total += hash_K[offset : offset + count] * _FACTORS[offset]
     inside = np.flatnonzero(text_K[:count] == text_K[size - 1 : size - 1 + count])
-    return _mix(total[inside]), inside
+    return total.take(inside), inside
 
 
 def whole_texts(hash_K: Hashes, first: Integers) -> Hashes:
@@ -247,14 +265,18 @@ _LOOKED_AT = 0x3040
 
 
 def _mix(values: Hashes) -> Hashes:
-    """Murmur's finaliser: a product modulo 2^64 leaves its low bits weak."""
-    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    mixed: Hashes = values ^ (values >> np.uint64(33))
-    return mixed
+    """Murmur's finaliser, in place: a product modulo 2^64 leaves its low bits weak."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        values ^= values >> np.uint64(33)
+        values *= np.uint64(factor)
+    values ^= values >> np.uint64(33)
+    return values
 
 
 _FACTORS = [np.uint64(pow(_BASE, exponent, 1 << 64)) for exponent in range(3, 19)]
+
+
+_HANGING = {",": _COMMA, ".": _DOT, "-": _DASH, "\\": _BACKSLASH}
 
 
 @cache
@@ -264,8 +286,8 @@ def _kinds() -> NDArray[np.uint8]:
         character = chr(number)
         if character == _TEXT_END:
             kinds[number] = _END
-        elif character == "\\":
-            kinds[number] = _BACKSLASH
+        elif character in _HANGING:
+            kinds[number] = _HANGING[character]
         elif character.isdigit():
             kinds[number] = _NUMBER
         elif character.isalpha():
@@ -301,7 +323,7 @@ def _powers(length: int) -> tuple[Hashes, Hashes]:
     return _power_tables[0]
 
 
-def _token_hashes(code: NDArray[np.generic], start: Integers, end: Integers) -> Hashes:
+def _token_hashes(code: NDArray[np.unsignedinteger[Any]], start: Integers, length: Integers) -> Hashes:
     """One hash for each stretch of characters, which depends on the characters alone.
 
     The sum of mix(F^k w_k) over the 8-byte words w_k of a token, in each byte of the characters' numbers (ASCII has
@@ -318,16 +340,16 @@ def _token_hashes(code: NDArray[np.generic], start: Integers, end: Integers) -> 
             continue
         words = np.ndarray(len(code) + 1, dtype="<u8", buffer=padded, strides=(1,))
         power = _powers(1 << 16)[0][plane + 1 :: 3]
-        total += _mix((words[start] & _WORD_MASKS[np.minimum(end - start, 8)]) * power[0])
-        rest, number = np.flatnonzero(end - start > 8), 1
+        total += _mix((words[start] & _WORD_MASKS.take(length, mode="clip")) * power[0])
+        rest, number = np.flatnonzero(length > 8), 1
         while len(rest) and number < 8:
-            at = start[rest] + 8 * number
-            left = end[rest] - at
-            total[rest] += _mix((words[at] & _WORD_MASKS[np.minimum(left, 8)]) * power[number])
-            rest, number = rest[left > 8], number + 1
+            at = start.take(rest) + 8 * number
+            left = length.take(rest) - 8 * number
+            total[rest] += _mix((words[at] & _WORD_MASKS.take(left, mode="clip")) * power[number])
+            rest, number = rest.take(np.flatnonzero(left > 8)), number + 1
         for token in rest.tolist():
-            at = np.arange(start[token] + 8 * number, end[token], 8)
-            tail = words[at] & _WORD_MASKS[np.minimum(end[token] - at, 8)]
+            at = np.arange(start[token] + 8 * number, start[token] + length[token], 8)
+            tail = words[at] & _WORD_MASKS.take(start[token] + length[token] - at, mode="clip")
             power = _powers(3 * (number + len(at)) + 3)[0][plane + 1 :: 3]
             total[token : token + 1] += _mix(tail * power[number : number + len(at)]).sum(dtype=np.uint64)
     return total
