@@ -84,8 +84,14 @@ class RunConfig(BaseModel):
     """Optimiser updates a pass; each takes whole groups. With one update in all, no clip rule can act."""
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """Most padded tokens (rows x longest row) of one forward-backward pass: memory and speed, not the result."""
+    sampler: Literal["torch", "vllm"] = "torch"
+    """What decodes: our own loop with the policy's weights, or a vLLM engine with a copy of them (extra ``vllm``)."""
     sampler_rows: int = Field(default=256, ge=1)
     """Most rollouts decoded together. Changes memory and speed, not the result."""
+    vllm_gpu_memory_utilization: float = Field(default=0.5, gt=0, lt=1)
+    """Share of a GPU's memory that the vLLM engine may fill while it samples; it gives it back during the updates."""
+    vllm_tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs over which one vLLM engine splits the model; with several training processes each has an engine, and 1."""
 
     learning_rate: float = Field(default=1.5e-5, gt=0)
     """Peak. Paper: 1.5e-5."""

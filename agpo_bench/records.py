@@ -76,9 +76,15 @@ class Rollout:
     response_ids: tuple[int, ...]
     """Sampled token ids, the terminator included when one was sampled. These go to the trainer, never re-tokenised."""
     logprobs: tuple[float, ...]
-    """Log-probability (nats) of each response token under the sampling policy: full vocabulary, at ``temperature``."""
+    """Log-probability (nats) of each response token under the sampling policy: full vocabulary, at ``temperature``.
+
+    From a separate engine (``Sampler.is_separate``) at temperature 1.
+    """
     entropies: tuple[float, ...] | None
-    """Full-vocabulary entropy (nats) at temperature 1 of the distribution each token was drawn from, if asked for."""
+    """Full-vocabulary entropy (nats) at temperature 1 of the distribution each token was drawn from, if asked for.
+
+    None from a separate engine.
+    """
     text: str
     """Decoded response without special tokens, cut before the first stop string."""
     is_finished: bool

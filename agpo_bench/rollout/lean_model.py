@@ -130,14 +130,18 @@ class LeanCausalLM(nn.Module):
     def save_pretrained(self, directory: str | Path) -> None:
         """Write a directory that the library loads as the model this came from."""
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        fields = {name: value for name, value in self._fields.items() if name != "torch_dtype"}
-        fields["dtype"] = str(self.dtype).removeprefix("torch.")
-        write_whole(folder / _CONFIG, json.dumps(fields, indent=2) + "\n")
+        self.save_config(folder)
         if self._generation is not None:
             write_whole(folder / _GENERATION_CONFIG, json.dumps(self._generation, indent=2) + "\n")
         weights = {name: parameter.detach().contiguous() for name, parameter in self.named_parameters()}
         save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
+
+    def save_config(self, folder: Path) -> None:
+        """Write the configuration alone."""
+        folder.mkdir(parents=True, exist_ok=True)
+        fields = {name: value for name, value in self._fields.items() if name != "torch_dtype"}
+        fields["dtype"] = str(self.dtype).removeprefix("torch.")
+        write_whole(folder / _CONFIG, json.dumps(fields, indent=2) + "\n")
 
 
 def read_lean_model(directory: Path, dtype: torch.dtype) -> tuple[LeanCausalLM, Any] | None:

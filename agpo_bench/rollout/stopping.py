@@ -71,11 +71,20 @@ def decode_response(
     tokenizer: Any, token_ids: Sequence[int], *, terminators: Collection[int], stop: Sequence[str] = ()
 ) -> str:
     """The text without its terminator and special tokens, cut before the first stop string."""
-    # A terminator from generation_config need not be a special token of the tokenizer.
-    open_ids = token_ids[:-1] if token_ids and token_ids[-1] in terminators else token_ids
-    text = _decode(tokenizer, open_ids)
+    text = _decode(tokenizer, _without_terminator(token_ids, terminators))
     cuts = [position for position in (text.find(ending) for ending in stop) if position >= 0]
     return text[: min(cuts)] if cuts else text
+
+
+def holds_stop(tokenizer: Any, token_ids: Sequence[int], *, terminators: Collection[int], stop: Sequence[str]) -> bool:
+    """Whether the whole text of a response holds one of its stop strings."""
+    text = _decode(tokenizer, _without_terminator(token_ids, terminators))
+    return any(ending in text for ending in stop)
+
+
+def _without_terminator(token_ids: Sequence[int], terminators: Collection[int]) -> Sequence[int]:
+    # A terminator from generation_config need not be a special token of the tokenizer.
+    return token_ids[:-1] if token_ids and token_ids[-1] in terminators else token_ids
 
 
 def _decode(tokenizer: Any, token_ids: Sequence[int]) -> str:

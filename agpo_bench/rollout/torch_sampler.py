@@ -17,7 +17,7 @@ from torch import Tensor
 from agpo_bench.records import Group, Rollout
 from agpo_bench.rollout.choice import RowSettings, choose, row_settings
 from agpo_bench.rollout.engines import Engine, make_engine
-from agpo_bench.rollout.sampler import SamplingRequest
+from agpo_bench.rollout.sampler import SamplingRequest, check_request, weights_stamp
 from agpo_bench.rollout.stopping import StopFinder, decode_response
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class TorchSampler:
     ``max_rows`` sequences decode side by side, fewer where their caches would exceed ``max_cache_bytes``.
     """
 
+    is_separate = False
+
     def __init__(self, loaded: LoadedModel, *, max_rows: int = 512, max_cache_bytes: int = 2 << 30) -> None:
         self.weights_version = 0
         self._loaded = loaded
@@ -52,11 +54,13 @@ class TorchSampler:
         """Take over the model's weights as they are now; later rollouts carry ``version``."""
         self.weights_version = version
         self._engine.refresh()
-        self._stamp = self._weights_stamp()
+        self._stamp = weights_stamp(self._loaded.model)
 
-    def _weights_stamp(self) -> int:
-        # torch counts the in-place changes of every tensor: an optimiser step, a load, a copy.
-        return sum(parameter._version for parameter in self._loaded.model.parameters())
+    def release(self) -> None:
+        """Nothing: the weights are the policy's, and a cache lives no longer than a call."""
+
+    def close(self) -> None:
+        """Nothing."""
 
     def sample(self, requests: Sequence[SamplingRequest], *, with_entropy: bool = False) -> list[Group]:
         """Return one group a request, in the order of the requests.
@@ -66,8 +70,8 @@ class TorchSampler:
         the wrong version.
         """
         for request in requests:
-            _check(request)
-        if self._stamp != self._weights_stamp():
+            check_request(request)
+        if self._stamp != weights_stamp(self._loaded.model):
             raise RuntimeError(
                 f"the model's weights changed after load_weights({self.weights_version}); call load_weights again"
             )
@@ -272,23 +276,3 @@ class _Decoding:
             )
             for start, end, is_finished in zip(starts, ends, self._is_finished_J, strict=True)
         ]
-
-
-def _check(request: SamplingRequest) -> None:
-    where = f"prompt {request.prompt_id!r}"
-    if not request.prompt_ids:
-        raise ValueError(f"{where}: no prompt tokens; encode it with a PromptEncoder first")
-    if request.max_new_tokens < 1:
-        raise ValueError(f"{where}: max_new_tokens is {request.max_new_tokens}; use 1 or more")
-    if not 0 <= request.temperature < float("inf"):
-        raise ValueError(f"{where}: temperature is {request.temperature}; use 0 (greedy) or a positive number")
-    if 0 < request.temperature < MIN_TEMPERATURE:
-        raise ValueError(f"{where}: temperature {request.temperature} divides logits by almost 0; use 0 for greedy")
-    if not 0 < request.top_p <= 1:
-        raise ValueError(f"{where}: top_p is {request.top_p}; use a number above 0 and at most 1")
-    if "" in request.stop:
-        raise ValueError(f"{where}: a stop string is empty; every response would stop at once")
-
-
-MIN_TEMPERATURE = 1e-3
-"""Below it exp(logit / temperature) leaves float32; greedy decoding is temperature 0."""

@@ -11,6 +11,7 @@ import torch
 
 from agpo_bench.methods.probe import is_constant
 from agpo_bench.training.collect import Collected, RolloutBatch
+from agpo_bench.training.sampler_gap import SamplerGap
 from agpo_bench.training.session import Session
 from agpo_bench.training.update import UpdateReport
 
@@ -70,7 +71,9 @@ class StepRecord:
     Loss, mean over the step's updates:
         ``loss/policy|kl|value`` shares of the loss; ``value/error`` mean over tokens of (V - return)^2.
     Sampler:
-        ``sync/version`` number of the weights that sampled the rollouts.
+        ``sync/version`` number of the weights that sampled the rollouts; with a separate engine
+        ``sync/logp_gap_mean|logp_gap_max`` |log p of the engine - log p of the policy| at temperature 1 (nats) over the
+        ``sync/logp_gap_tokens`` response tokens compared: all, or those of 32 rollouts when temperatures are not 1.
     Preference training:
         ``pairs/count`` pairs of the step; ``pairs/prompts_without`` prompts without a better and a worse rollout;
         ``pairs/margin|accuracy`` mean over pairs and updates of the implicit reward margin and of whether it is
@@ -193,6 +196,13 @@ def gradient_metrics(session: Session, norms: list[float]) -> Values:
             "grad/norm_var_1k": gradient_norm_variance(session.gradient_norms),
         }
     return {key: value for key, value in values.items() if value is not None}
+
+
+def gap_metrics(gap: SamplerGap | None) -> Values:
+    """A separate sampling engine against the policy; nothing where there is none."""
+    if gap is None:
+        return {}
+    return {"sync/logp_gap_mean": gap.mean, "sync/logp_gap_max": gap.largest, "sync/logp_gap_tokens": gap.num_tokens}
 
 
 def gradient_norm_variance(norms: list[float]) -> float | None:

@@ -31,6 +31,7 @@ from agpo_bench.training.metrics import (
     StepResult,
     Values,
     collection_metrics,
+    gap_metrics,
     merged,
     position_metrics,
     rollout_metrics,
@@ -39,6 +40,7 @@ from agpo_bench.training.metrics import (
 from agpo_bench.training.policy import ScoredSequence
 from agpo_bench.training.rewards import vote_keys
 from agpo_bench.training.rollout_log import rollout_lines
+from agpo_bench.training.sampler_gap import SamplerGap, sampler_gap
 from agpo_bench.training.session import Session
 from agpo_bench.training.shares import score
 from agpo_bench.training.update import UpdateReport, update_policy
@@ -55,6 +57,8 @@ class Scored:
     """Full vocabulary, temperature 1 (nats), on the CPU."""
     ref_logprob_BT: Tensor | None
     value_BT: Tensor | None
+    gap: SamplerGap | None
+    """Of a separate sampling engine to the policy."""
 
 
 class OnlineLoop:
@@ -98,6 +102,7 @@ class OnlineLoop:
                     bounds.log,
                     update_metrics(session, report, batch),
                     _kl_metrics(anchor, moved),
+                    gap_metrics(scored.gap),
                 )
                 values.setdefault("ctrl/H", _masked_mean(scored.entropy_BT, scored.mask_BT))
             step, session.step = session.step, session.step + 1
@@ -149,8 +154,9 @@ class OnlineLoop:
         return collect_training(self.session, prompts, temperatures=each, temperature=temperature.value, probe=probe)
 
     def _score(self, batch: RolloutBatch) -> Scored:
-        """Old log-probabilities (the sampler's, where they are exact), entropies, reference and values."""
+        """Old log-probabilities and entropies (the sampler's, where they are exact), reference and values."""
         session, device = self.session, self.session.device
+        session.sampler.release()
         assert all(rollout.weights_version == session.sampler.weights_version for rollout in batch.rollouts), (
             "rollouts of stale weights"
         )
@@ -165,9 +171,14 @@ class OnlineLoop:
             )
             needs = session.method.needs
             old_logprob_BT = pad([rollout.logprobs for rollout in rollouts]).to(device)
-            ref_logprob_BT = value_BT = None
+            ref_logprob_BT = value_BT = gap = None
             if needs.critic or not is_reusable:
-                own = score(session, session.policy, sequences, with_values=needs.critic)
+                is_separate = session.sampler.is_separate
+                own = score(session, session.policy, sequences, with_values=needs.critic, with_entropy=is_separate)
+                if own.entropy_BT is not None:
+                    entropy_BT = own.entropy_BT.cpu()
+                    is_unit = all(sequence.temperature == 1.0 for sequence in sequences)
+                    gap = sampler_gap(session, session.policy, batch, scored=own if is_unit else None)
                 value_BT = own.value_BT
                 old_logprob_BT = old_logprob_BT if is_reusable else own.logprob_BT
             if needs.reference:
@@ -180,6 +191,7 @@ class OnlineLoop:
             entropy_BT=entropy_BT,
             ref_logprob_BT=ref_logprob_BT,
             value_BT=value_BT,
+            gap=gap,
         )
 
     def _advantages(self, batch: RolloutBatch, scored: Scored, rewards_PG: Tensor) -> Advantages:
@@ -237,7 +249,7 @@ class OnlineLoop:
         ]
         with self.session.clock.timed("time/update"):
             report = update_policy(session, loss_batch, scored.sequences, groups=groups)
-        with self.session.clock.timed("time/sync"):
+        with self.session.clock.timed("time/sync"), session.engine.whole_weights():
             session.sampler.load_weights(session.sampler.weights_version + 1)
         return report
 

@@ -17,13 +17,13 @@ import torch
 
 from agpo_bench.methods.preference import Pair, PreferenceBatch
 from agpo_bench.records import Rollout
-from agpo_bench.rollout.torch_sampler import TorchSampler
 from agpo_bench.training.collect import RolloutBatch, sample_batch
 from agpo_bench.training.kl_monitor import KlSample
 from agpo_bench.training.metrics import (
     StepRecord,
     StepResult,
     Values,
+    gap_metrics,
     gradient_metrics,
     merged,
     position_metrics,
@@ -31,8 +31,9 @@ from agpo_bench.training.metrics import (
 )
 from agpo_bench.training.policy import Policy, ScoredSequence
 from agpo_bench.training.rollout_log import batch_lines
+from agpo_bench.training.sampler_gap import sampler_gap
 from agpo_bench.training.session import Session
-from agpo_bench.training.setup import load_initial
+from agpo_bench.training.setup import load_initial, make_sampler
 from agpo_bench.training.shares import own_micro_batches, score, sums_of_all, without_weight
 
 
@@ -51,7 +52,8 @@ class PreferenceLoop:
     def __init__(self, session: Session) -> None:
         self.session = session
         # The session's sampler follows the policy; pairs come from the policy before training.
-        self._initial_sampler = TorchSampler(load_initial(session.config), max_rows=session.config.sampler_rows)
+        self._initial_sampler = make_sampler(session.config, load_initial(session.config))
+        session.resources.callback(self._initial_sampler.close)
 
     def step(self) -> StepResult:
         """One batch of groups, and the updates on its pairs."""
@@ -66,6 +68,11 @@ class PreferenceLoop:
         session, method = self.session, self.session.method
         learning_rate = session.config.learning_rate * session.set_learning_rate()
         batch = self._sample()
+        gap = None
+        if self._initial_sampler.is_separate:
+            assert session.reference is not None
+            with session.clock.timed("time/monitor"):
+                gap = sampler_gap(session, session.reference, batch)
         pairs = method.pairs(batch.graded.reward_PG, batch.graded.is_valid_PG)
         chosen, rejected = _sequences(batch, pairs)
         with session.clock.timed("time/update"):
@@ -85,6 +92,7 @@ class PreferenceLoop:
                 {name: total / report.num_pairs for name, total in report.sums.items()},
                 gradient_metrics(session, report.gradient_norms),
                 self._reference_kl(batch),
+                gap_metrics(gap),
             ),
         )
         return record, batch
@@ -102,6 +110,7 @@ class PreferenceLoop:
             sampler=self._initial_sampler,
         )
         session.ledger.charge("pairs", batch.num_tokens)
+        self._initial_sampler.release()
         return batch
 
     def _update(self, chosen: Sequence[ScoredSequence], rejected: Sequence[ScoredSequence]) -> _Report:

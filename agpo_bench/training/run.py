@@ -108,7 +108,7 @@ def _train(
     take_step = _loop(session)
     if on_start is not None:
         on_start(session)
-    with _stop_requests() as is_stopped:
+    with session.resources, _stop_requests() as is_stopped:
         digest = b""
         while not session.is_finished and not agreed(world, digest=digest, is_stopped=is_stopped(), step=session.step):
             result = take_step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +80,16 @@ class Session:
     """What the training problems have in common with the test items."""
     world: World = ALONE
     """The processes of the run."""
+    resources: ExitStack = field(default_factory=ExitStack)
+    """What ends with the run: closed by whoever made the session."""
     clock: Clock = field(default_factory=Clock)
     step: int = 0
     num_updates: int = 0
     gradient_norms: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """The sampler's engine ends with the run."""
+        self.resources.callback(self.sampler.close)
 
     @property
     def is_finished(self) -> bool:

@@ -15,6 +15,7 @@ from agpo_bench.data.benchmarks import load_prompts, load_task, open_source, tas
 from agpo_bench.ledger import TokenLedger
 from agpo_bench.records import Prompt
 from agpo_bench.rollout.encoding import PromptEncoder
+from agpo_bench.rollout.sampler import Sampler
 from agpo_bench.rollout.torch_sampler import TorchSampler
 from agpo_bench.training import checkpoint as checkpoints
 from agpo_bench.training.decontaminate import decontaminate
@@ -67,9 +68,9 @@ def build_session(config: RunConfig, method: Method, *, world: World = ALONE) ->
         policy=policy,
         reference=policy.frozen_copy() if needs_reference else None,
         reference_fingerprint=loaded.fingerprint,
-        sampler=TorchSampler(loaded, max_rows=config.sampler_rows),
+        sampler=make_sampler(config, loaded),
         # In bfloat16 the two round differently.
-        reuses_sampler_logprobs=config.dtype == "float32",
+        reuses_sampler_logprobs=config.dtype == "float32" and config.sampler == "torch",
         device=loaded.device,
         engine=make_engine(policy, config, world),
         stream=PromptStream(prompts, seed=config.seed),
@@ -84,6 +85,23 @@ def build_session(config: RunConfig, method: Method, *, world: World = ALONE) ->
     )
 
 
+def make_sampler(config: RunConfig, loaded: LoadedModel) -> Sampler:
+    """The sampling backend that the configuration names, for a model."""
+    if config.sampler == "torch":
+        return TorchSampler(loaded, max_rows=config.sampler_rows)
+    from agpo_bench.rollout.vllm_engine import VllmSettings
+    from agpo_bench.rollout.vllm_sampler import VllmSampler
+
+    settings = VllmSettings(
+        max_rows=config.sampler_rows,
+        max_length=config.max_length,
+        gpu_memory_utilization=config.vllm_gpu_memory_utilization,
+        tensor_parallel_size=config.vllm_tensor_parallel_size,
+        shares_gpu=True,
+    )
+    return VllmSampler(loaded, settings)
+
+
 def make_engine(policy: Policy, config: RunConfig, world: World) -> Engine:
     """The engine that the configuration names."""
     return TorchEngine(policy, config, world=world)
@@ -92,6 +110,10 @@ def make_engine(policy: Policy, config: RunConfig, world: World) -> Engine:
 def check(config: RunConfig, method: Method) -> None:
     """Refuse what cannot work together, before anything is loaded."""
     method.check_run(group_size=config.group_size, updates_per_rollout=config.updates_per_rollout)
+    if config.sampler == "vllm":
+        from agpo_bench.rollout.vllm_engine import require_vllm
+
+        require_vllm()
     size = method.rollouts_per_prompt(config.group_size)
     worst = worst_case_tokens(config, method)
     if config.budget < worst:

@@ -64,20 +64,25 @@ def without_weight(scored: TokenLogprobs) -> Tensor:
 
 
 def score(
-    session: Session, policy: Policy, sequences: Sequence[ScoredSequence], *, with_values: bool = False
+    session: Session,
+    policy: Policy,
+    sequences: Sequence[ScoredSequence],
+    *,
+    with_entropy: bool = False,
+    with_values: bool = False,
 ) -> TokenLogprobs:
-    """``Policy.score`` without entropies, each process scoring its share; the whole on every process."""
+    """``Policy.score``, each process scoring its share; the whole on every process."""
     world, most = session.world, session.config.micro_batch_tokens
     shares = balanced_shares([sequence.num_tokens for sequence in sequences], world.size)
     own = [sequences[position] for position in shares[world.rank]]
     part: TokenLogprobs | None = None
     with session.engine.whole_weights():
         if own:
-            part = policy.score(own, max_tokens=most, with_values=with_values)
+            part = policy.score(own, max_tokens=most, with_entropy=with_entropy, with_values=with_values)
     if world.size == 1:
         assert part is not None, "there is a sequence to score"
         return part
-    names = ["logprob_BT", "mask_BT", *["value_BT"] * with_values]
+    names = ["logprob_BT", "mask_BT", *["entropy_BT"] * with_entropy, *["value_BT"] * with_values]
     found = world.gather(None if part is None else {name: getattr(part, name).cpu() for name in names})
     width = max(len(sequence.response_ids) for sequence in sequences)
     whole = {name: torch.zeros(len(sequences), width) for name in names}
@@ -88,7 +93,7 @@ def score(
     on_device = {name: tensor.to(policy.device) for name, tensor in whole.items()}
     return TokenLogprobs(
         logprob_BT=on_device["logprob_BT"],
-        entropy_BT=None,
+        entropy_BT=on_device.get("entropy_BT"),
         value_BT=on_device.get("value_BT"),
         mask_BT=on_device["mask_BT"],
     )

@@ -14,6 +14,8 @@ asked: set[str] = set()
 
 READ_BY_THE_COMMAND = {"num_threads"}
 """Set before torch is imported, so not by the run itself: ``agpo_bench.threads``."""
+READ_BY_VLLM = {"vllm_gpu_memory_utilization", "vllm_tensor_parallel_size"}
+"""With ``sampler=vllm``: tests/rollout/test_vllm_runs.py."""
 
 
 class Watched(RunConfig):
@@ -31,4 +33,4 @@ def test_a_run_asks_for_every_field_of_its_configuration(
     config = Watched(**small_config(budget=1600, group_size=2, warmup_fraction=0.1).model_dump())
     asked.clear()
     train(config, load_method("dr_grpo"), directory=tmp_path / "run")
-    assert set(RunConfig.model_fields) - asked == READ_BY_THE_COMMAND
+    assert set(RunConfig.model_fields) - asked == READ_BY_THE_COMMAND | READ_BY_VLLM
