@@ -69,8 +69,8 @@ def library_layer(shape: ModelShape, batch: MicroBatch, precision: Precision) ->
 
 
 def layer_bytes(shape: ModelShape, batch: MicroBatch, precision: Precision) -> LayerBytes:
-    """Of the forward pass that the model takes."""
-    return (lean_layer if shape.is_lean else library_layer)(shape, batch, precision)
+    """Of the forward pass that lays the micro-batch out as it is."""
+    return (library_layer if batch.is_padded else lean_layer)(shape, batch, precision)
 
 
 def head_chunk(shape: ModelShape, batch: MicroBatch) -> int:

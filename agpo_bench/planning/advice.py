@@ -91,9 +91,12 @@ def _candidates(plan: Plan) -> list[tuple[dict[str, object], str]]:
                     if is_deepspeed and stage == plan.machine.zero_stage:
                         settings.pop("zero_stage")
                     found.append((settings, "the optimiser's step runs on the host: seconds to minutes an update"))
-        if plan.machine.offload != "all":
+        if plan.machine.offload != "parameters":
             found.append(
-                ({**shared, "zero_stage": 3, "offload": "all"}, "weights too come from the host, by far the slowest")
+                (
+                    {**shared, "zero_stage": 3, "offload": "parameters"},
+                    "weights too come from the host, by far the slowest",
+                )
             )
     if plan.machine.sampler == "vllm":
         varied = []

@@ -1,14 +1,13 @@
-"""What a process of the DeepSpeed engine holds: bfloat16 weights and gradients, float32 master weights and moments.
+"""What a process of the DeepSpeed engine holds: bfloat16 weights, float32 gradients, master weights and moments.
 
-Bytes a parameter as in the ZeRO paper (arXiv 1910.02054, Sect. 3.1): 2 weights + 2 gradients + 12 optimiser (master
-weights and two moments). Stage 1 shares the optimiser among the ranks, stage 2 the gradients too, stage 3 the weights
-too. Added to it, as DeepSpeed does (``stage_1_and_2.py``, ``estimate_zero2_model_states_mem_needs``): the shared part
-of the gradients in float32 at the optimiser's step, and with offload 16 bytes a parameter in host memory.
+As in the ZeRO paper (arXiv 1910.02054, Sect. 3.1) with 12 bytes a parameter for the optimiser (master weights and two
+moments): stage 1 shares the optimiser among the ranks, stage 2 the gradients, stage 3 the weights too. Gradients add
+up in float32 (``grad_accum_dtype``). Buckets and limits are DeepSpeed's defaults.
 """
 
 from __future__ import annotations
 
-from agpo_bench.planning.items import Item, item
+from agpo_bench.planning.items import PHASES, Item, Phase, item
 from agpo_bench.planning.machine import Machine
 from agpo_bench.planning.needs import MethodNeeds
 from agpo_bench.planning.shapes import ModelShape
@@ -34,60 +33,37 @@ def device_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> lis
     items: list[Item] = []
     if stage < 3:
         items.append(item("weights", (trained, "parameters"), (size, "B"), note=f"{what}, on every rank"))
-    elif machine.offload != "all":
-        items.append(item("weights", (trained, "parameters"), (size, "B"), ranks=ranks, note=what))
-    if stage == 3:
+    else:
+        if machine.offload != "parameters":
+            items.append(item("weights", (trained, "parameters"), (size, "B"), ranks=ranks, note=what))
+        gathered = "sampling and scoring need every weight"
+        live = (min(trained, LIVE_PARAMETERS), "parameters")
         items += [
-            item(
-                "gathered weights",
-                (trained, "parameters"),
-                (size, "B"),
-                phases=("rollout", "score"),
-                note="sampling and scoring need every weight",
-            ),
-            item(
-                "live weights",
-                (min(trained, LIVE_PARAMETERS), "parameters"),
-                (size, "B"),
-                phases=("update",),
-                note="gathered layer by layer",
-            ),
+            item("gathered weights", (trained, "parameters"), (size, "B"), phases=("rollout", "score"), note=gathered),
+            item("live weights", live, (size, "B"), phases=("update",), note="gathered layer by layer"),
         ]
-    buckets = 2 * min(trained, BUCKET_ELEMENTS)
-    items.append(item("reduce buckets", (buckets, "gradients"), (size, "B"), phases=("update",)))
+    # ZeRO-3 exchanges one bucket while it fills the other.
+    bucket = (min(trained, BUCKET_ELEMENTS), "gradients")
+    items += [
+        item("reduce buckets", (2 if stage == 3 else 1, "of"), bucket, (size, "B"), phases=("update",)),
+        item("gather bucket", bucket, (size, "B"), phases=("step",), note="of the new weights"),
+    ]
     if machine.offload == "none":
+        kept: tuple[Phase, ...] = PHASES if stage == 3 else ("update", "step")
         grad_ranks = ranks if stage >= 2 else 1
+        optimiser = "float32 master weights and two Adam moments"
         items += [
             item(
-                "gradients",
-                (trained, "parameters"),
-                (size, "B"),
-                phases=("update", "step"),
-                ranks=grad_ranks,
-                note=what,
+                "gradients", (trained, "parameters"), (4, "B"), phases=kept, ranks=grad_ranks, note=f"float32; {what}"
             ),
-            item(
-                "optimiser",
-                (trained, "parameters"),
-                (12, "B"),
-                ranks=ranks if stage >= 1 else 1,
-                note="float32 master weights and two Adam moments",
-            ),
-            item(
-                "float32 gradients",
-                (trained, "parameters"),
-                (4, "B"),
-                phases=("step",),
-                ranks=ranks if stage >= 1 else 1,
-                note="of the own part, at the optimiser's step",
-            ),
+            item("optimiser", (trained, "parameters"), (12, "B"), ranks=ranks, note=optimiser),
         ]
     if needs.reference or needs.is_preference or machine.tracks_reference:
         why = "read by the loss" if needs.reference else "only to measure the KL; track_reference_kl=false drops it"
         items.append(item("reference", (parameters, "parameters"), (size, "B"), note=f"frozen, on every rank; {why}"))
     if needs.is_preference:
         items.append(item("initial policy", (parameters, "parameters"), (size, "B"), note="samples the pairs; frozen"))
-    if shape.is_lean:
+    if shape.is_lean and not machine.through_modules:
         items.append(item("forward's copy", (shape.fused, "weights"), (size, "B"), note="q, k, v, gate and up, fused"))
     items.append(
         item(
@@ -111,12 +87,12 @@ def host_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> list[
             item(
                 "offloaded optimiser",
                 (trained, "parameters"),
-                (16, "B"),
+                (18, "B"),
                 ranks=nodes,
-                note="master weights, moments and float32 gradients",
+                note="master weights, moments, float32 gradients, and a buffer of weights",
             )
         )
-    if machine.offload == "all":
+    if machine.offload == "parameters":
         items.append(item("offloaded weights", (trained, "parameters"), (machine.bytes_per_number, "B"), ranks=nodes))
     if machine.sampler == "vllm":
         local = machine.num_gpus // nodes

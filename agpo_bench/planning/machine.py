@@ -8,7 +8,7 @@ from typing import Literal
 from agpo_bench.planning.activations import Precision
 
 EngineName = Literal["torch", "deepspeed"]
-Offload = Literal["none", "optimizer", "all"]
+Offload = Literal["none", "optimizer", "parameters"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,11 @@ class Machine:
     def usable_gib(self) -> float | None:
         """What a plan may fill."""
         return None if self.gpu_gib is None else self.gpu_gib * (1 - self.reserve)
+
+    @property
+    def through_modules(self) -> bool:
+        """Whether weights exist only while their module runs (ZeRO-3), which takes the library's forward pass."""
+        return self.engine == "deepspeed" and self.zero_stage == 3
 
     @property
     def bytes_per_number(self) -> int:

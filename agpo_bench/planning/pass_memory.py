@@ -20,7 +20,7 @@ def update_items(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: 
         work,
         max_tokens=machine.micro_batch_tokens,
         num_ranks=machine.num_gpus,
-        is_padded=not shape.is_lean,
+        is_padded=machine.through_modules or not shape.is_lean,
         pairs=needs.is_preference,
     )
     size, tokens = machine.bytes_per_number, batch.num_tokens
@@ -69,7 +69,8 @@ def update_items(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: 
 def _logit_items(shape: ModelShape, machine: Machine, batch: MicroBatch, *, phase: Phase) -> list[Item]:
     """Logits: in chunks where the head is one linear map, else of the whole micro-batch."""
     vocabulary = shape.vocabulary_size
-    if shape.softcaps_logits:
+    if shape.softcaps_logits or machine.through_modules:
+        why = "this head caps its logits" if shape.softcaps_logits else "ZeRO-3 calls the head as a module"
         size = machine.bytes_per_number
         return [
             item(
@@ -78,7 +79,7 @@ def _logit_items(shape: ModelShape, machine: Machine, batch: MicroBatch, *, phas
                 (vocabulary, "vocabulary"),
                 (size, "B"),
                 phases=(phase,),
-                note="this head caps its logits, so those of every position exist at once",
+                note=f"{why}, so those of every position exist at once",
             ),
             item(
                 "logits of the responses",
@@ -111,7 +112,7 @@ def score_items(shape: ModelShape, machine: Machine, work: Workload) -> list[Ite
         work,
         max_tokens=machine.micro_batch_tokens,
         num_ranks=machine.num_gpus,
-        is_padded=not shape.is_lean,
+        is_padded=machine.through_modules or not shape.is_lean,
         is_update=False,
     )
     wide = 2 * shape.hidden_size + 4 * shape.inner_size

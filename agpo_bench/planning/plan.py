@@ -51,7 +51,7 @@ def machine_of(config: RunConfig, hardware: Hardware) -> Machine:
         gpus_per_node=hardware.gpus_per_node,
         reserve=hardware.reserve,
         engine=getattr(config, "engine", "torch"),
-        zero_stage=getattr(config, "zero_stage", 0),
+        zero_stage=getattr(config, "stage", 0),
         offload=getattr(config, "offload", "none"),
         gradient_checkpointing=config.gradient_checkpointing,
         dtype=config.dtype,

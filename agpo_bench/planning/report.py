@@ -34,7 +34,7 @@ _COLUMNS = (
 def describe(plan: Plan) -> Iterator[str]:
     """What is planned, and on what assumptions."""
     shape, machine, work = plan.shape, plan.machine, plan.work
-    yield f"{shape.name}: {shape.num_parameters:,} parameters ({shape.family}; sizes from {_source(plan)})"
+    yield f"{shape.name}: {shape.num_parameters:,} parameters ({shape.family}; sizes from {shape.source})"
     yield (
         f"  {shape.num_layers} layers of {shape.layer:,} + embedding {shape.embedding:,}"
         + ("" if shape.is_tied else f" + output head {shape.embedding:,}")
@@ -52,11 +52,6 @@ def describe(plan: Plan) -> Iterator[str]:
         f"  assumed: prompts of {lengths.prompt} tokens, responses of at most {lengths.longest_response} and "
         f"{lengths.mean_response:g} on average (--prompt-tokens, --response-tokens)"
     )
-
-
-def _source(plan: Plan) -> str:
-    source = plan.shape.source
-    return "the model's public config.json, built in" if source.startswith("built in") else source
 
 
 def memory_lines(plan: Plan) -> Iterator[str]:

@@ -126,9 +126,7 @@ def find_shape(model: str, *, revision: str | None = None) -> ModelShape:
 
         return shape_from_config(_read_config(embedded_model_directory()), name=model, source="the package")
     if model in KNOWN_SHAPES and revision is None:
-        return shape_from_config(
-            KNOWN_SHAPES[model], name=model, source="built in, from the model's public config.json"
-        )
+        return shape_from_config(KNOWN_SHAPES[model], name=model, source="its public config.json, built in")
     directory = Path(model).expanduser()
     if directory.is_dir():
         return shape_from_config(_read_config(directory), name=model, source=str(directory / "config.json"))
