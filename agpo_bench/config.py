@@ -35,6 +35,8 @@ def _names(value: object) -> object:
 
 
 Dedup = Literal["strict", "report", "off"]
+Backend = Literal["torch", "vllm"]
+"""What decodes: our own loop with the model at hand, or a vLLM engine with a copy of its weights (extra ``vllm``)."""
 
 
 def _off(value: object) -> object:
@@ -84,8 +86,8 @@ class RunConfig(BaseModel):
     """Optimiser updates a pass; each takes whole groups. With one update in all, no clip rule can act."""
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """Most padded tokens (rows x longest row) of one forward-backward pass: memory and speed, not the result."""
-    sampler: Literal["torch", "vllm"] = "torch"
-    """What decodes: our own loop with the policy's weights, or a vLLM engine with a copy of them (extra ``vllm``)."""
+    sampler: Backend = "torch"
+    """What samples the rollouts."""
     sampler_rows: int = Field(default=256, ge=1)
     """Most rollouts decoded together. Changes memory and speed, not the result."""
     vllm_gpu_memory_utilization: float = Field(default=0.5, gt=0, lt=1)

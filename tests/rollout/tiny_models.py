@@ -50,6 +50,13 @@ _SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+
+
+def sizes(**changes: Any) -> dict[str, Any]:
+    """Of the tiny models, with some changed."""
+    return _SIZES | changes
+
+
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -101,7 +108,11 @@ LIBRARY = ["gpt2", "gemma", "llama-dynamic-rope"]
 def build(name: str, *, seed: int = 0, spread: float = 0.15) -> Any:
     """A random model; ``spread`` is the deviation of its weights, large enough for peaked distributions."""
     torch.manual_seed(seed)
-    model = _MAKERS[name]()
+    return scattered(_MAKERS[name](), spread=spread)
+
+
+def scattered(model: Any, *, spread: float = 0.15) -> Any:
+    """The model with random weights."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -117,7 +128,12 @@ def load(name: str, *, seed: int = 0, spread: float = 0.15) -> LoadedModel:
 
 
 def chain(
-    logits: Mapping[int, Mapping[int, float]], *, eos: int | Sequence[int], pad: int = 0, size: int = 16
+    logits: Mapping[int, Mapping[int, float]],
+    *,
+    eos: int | Sequence[int],
+    pad: int = 0,
+    size: int = 16,
+    head_dim: int | None = None,
 ) -> LoadedModel:
     """A Llama whose next-token logits depend on the last token alone and are the given ones (-30 where not given).
 
@@ -129,6 +145,7 @@ def chain(
         intermediate_size=8,
         num_hidden_layers=1,
         num_attention_heads=2,
+        head_dim=head_dim,
         max_position_embeddings=128,
         rms_norm_eps=1e-12,
         bos_token_id=None,
