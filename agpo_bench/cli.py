@@ -53,7 +53,6 @@ def train(
     dedup: Annotated[
         str | None, typer.Option(help="Training problems that are test items: strict leaves them out, report, off.")
     ] = None,
-    sampler: Annotated[str | None, typer.Option(help="What draws the rollouts: torch or vllm.")] = None,
     seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds separated by commas: one run each.")] = None,
     out: Out = Path("runs"),
@@ -66,6 +65,13 @@ def train(
         int | None, typer.Option(min=1, help="Runs at the same time; default: one a core if a run takes one thread.")
     ] = None,
     list_presets: Annotated[bool, typer.Option("--list-presets", help="Print what each preset sets and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything that can be known before, print how to start, and stop.")
+    ] = False,
+    gpus: Annotated[int, typer.Option(min=1, help="For --dry-run: devices the run is meant for.")] = 1,
+    gpu_memory: Annotated[float | None, typer.Option(min=0.1, help="For --dry-run: GiB of a device.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="For --dry-run: devices of a node.")] = None,
+    host_memory: Annotated[float | None, typer.Option(min=1, help="For --dry-run: GiB of a node, for offload.")] = None,
 ) -> None:
     """Train with one or several methods under one token budget."""
     from agpo_bench.commands.train import TrainArguments, print_presets, run_train
@@ -73,26 +79,30 @@ def train(
     if list_presets:
         print_presets()
         return
-    run_train(
-        TrainArguments(
-            method=method,
-            preset=preset,
-            fields={
-                "model": model,
-                "data": data,
-                "tasks": tasks,
-                "budget": budget,
-                "dedup": dedup,
-                "sampler": sampler,
-            },
-            seed=seed,
-            seeds=seeds,
-            out=out,
-            resume=resume,
-            changes=tuple(changes or ()),
-            jobs=jobs,
-        )
+    arguments = TrainArguments(
+        method=method,
+        preset=preset,
+        fields={"model": model, "data": data, "tasks": tasks, "budget": budget, "dedup": dedup},
+        seed=seed,
+        seeds=seeds,
+        out=out,
+        resume=resume,
+        changes=tuple(changes or ()),
+        jobs=jobs,
     )
+    if dry_run:
+        from agpo_bench.commands.dry_run import run_dry
+        from agpo_bench.planning.plan import Hardware
+
+        hardware = Hardware(num_gpus=gpus, gpu_gib=gpu_memory, host_gib=host_memory, gpus_per_node=gpus_per_node)
+        run_dry(arguments, hardware)
+        return
+    if gpus != 1 or any(option is not None for option in (gpu_memory, gpus_per_node, host_memory)):
+        raise ValueError(
+            "--gpus, --gpu-memory, --gpus-per-node and --host-memory describe a machine to --dry-run and to plan; "
+            "a run takes as many devices as torchrun or deepspeed starts processes"
+        )
+    run_train(arguments)
 
 
 @app.command()
@@ -108,8 +118,8 @@ def plan(
     host_memory: Annotated[float | None, typer.Option(min=1, help="Memory of a node in GiB, for offload.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Devices of a node; default: all.")] = None,
     engine: Annotated[str | None, typer.Option(help="torch or deepspeed.")] = None,
-    zero: Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage of the deepspeed engine.")] = None,
-    offload: Annotated[str | None, typer.Option(help="What goes to host memory: none, optimizer, all.")] = None,
+    zero: Annotated[int | None, typer.Option(min=1, max=3, help="ZeRO stage of the deepspeed engine.")] = None,
+    offload: Annotated[str | None, typer.Option(help="What goes to host memory: none, optimizer, parameters.")] = None,
     budget: Annotated[str | None, typer.Option(help="Generated tokens a run: 300M, 150k, 6000.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a usual prompt.")] = None,
     response_tokens: Annotated[float | None, typer.Option(min=1, help="Mean tokens of a response.")] = None,
@@ -160,7 +170,6 @@ def evaluate(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a response; default: as trained, else as the task says.")
     ] = None,
-    sampler: Annotated[str, typer.Option(help="What draws the responses: torch or vllm.")] = "torch",
 ) -> None:
     """Evaluate trained runs and always the initial model; resumes where it stopped."""
     from agpo_bench.commands.evaluate import EvalArguments, run_eval
@@ -180,7 +189,6 @@ def evaluate(
             grading=grading,
             num_few_shot=few_shot,
             max_new_tokens=max_new_tokens,
-            sampler=sampler,
         )
     )
 
