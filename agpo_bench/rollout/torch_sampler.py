@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class TorchSampler:
     """The in-process sampling backend: shares the model object, and so its weights, with the policy.
 
-    Every distinct prompt is read once and its cache copied to its rollouts; rows that end leave the batch at once and
-    waiting ones take their places. Nothing of the model's generation_config is used but its end-of-sequence ids.
+    Every distinct prompt is read once, its keys and values shared by its rollouts; rows that end leave the batch at
+    once and waiting ones take their places. Nothing of the model's generation_config is used but its end-of-sequence
+    ids.
 
     A rollout depends on its prompt, its seed and its settings. On CPU in float32 with the lean decoder (Llama, Qwen2,
     Qwen3, Mistral without sliding windows) its tokens and log-probabilities were found to be the same bits whatever
@@ -98,7 +99,6 @@ class TorchSampler:
             self._engine,
             jobs,
             num_rows=max(1, min(len(jobs), self._max_rows, affordable)),
-            num_slots=num_slots,
             loaded=self._loaded,
             with_entropy=with_entropy,
         )
@@ -147,12 +147,11 @@ class _Decoding:
         jobs: list[_Job],
         *,
         num_rows: int,
-        num_slots: int,
         loaded: LoadedModel,
         with_entropy: bool,
     ) -> None:
         self._engine, self._jobs = engine, jobs
-        self._num_rows, self._num_slots, self._with_entropy = num_rows, num_slots, with_entropy
+        self._num_rows, self._with_entropy = num_rows, with_entropy
         self._tokenizer, self._terminators = loaded.tokenizer, loaded.terminators
         requests = [job.request for job in jobs]
         self._settings_J = row_settings(
@@ -241,7 +240,11 @@ class _Decoding:
         if not self._queue or not is_open:
             return logits_nV
         if logits_nV is None:
-            self._engine.begin(num_rows=self._num_rows, num_slots=self._num_slots)
+            self._engine.begin(
+                num_rows=self._num_rows,
+                prompt_slots=max(len(job.request.prompt_ids) for job in self._jobs),
+                response_slots=int(self._limit_J.max()),
+            )
         new = [self._queue.pop() for _ in range(min(num_free, len(self._queue)))]
         runs = [(prompt, len(list(run))) for prompt, run in groupby(self._jobs[i].request.prompt_ids for i in new)]
         added_nV = self._engine.admit([prompt for prompt, _ in runs], [count for _, count in runs])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -13,6 +14,8 @@ from agpo_bench.records import Group
 from agpo_bench.rollout.lean_decoder import LeanDecoder
 from agpo_bench.rollout.sampler import SamplingRequest, sampling_seed
 from agpo_bench.rollout.torch_sampler import TorchSampler
+from agpo_bench.training.model import load_model
+from agpo_bench.training.setup import model_path
 from tests.rollout import tiny_models
 
 ALL = tiny_models.LEAN + tiny_models.LIBRARY
@@ -70,6 +73,28 @@ def test_a_rollout_is_the_same_bits_whatever_shares_its_batch(name: str, max_row
     whole = TorchSampler(loaded).sample(requests, with_entropy=True)
     parts = TorchSampler(loaded, max_rows=max_rows).sample(requests[::-1], with_entropy=True)[::-1]
     assert parts == whole
+
+
+@pytest.mark.parametrize("max_rows", [7, 64])
+def test_a_rollout_of_the_embedded_model_is_the_same_bits_whatever_shares_its_prompt(max_rows: int) -> None:
+    """Prompts of 10 to 45 tokens and responses of up to 40: all widths that the products are rounded up to."""
+    loaded = load_model(model_path("embedded"))
+    generator = np.random.default_rng(5)
+    requests = [
+        SamplingRequest(
+            prompt_id=str(length),
+            prompt_ids=tuple(generator.integers(3, 300, length).tolist()),
+            seeds=tuple(range(100 * length, 100 * length + 8)),
+            temperature=1.3,
+            top_p=0.95,
+            max_new_tokens=40,
+        )
+        for length in (45, 10, 33, 17, 32, 10, 25, 41)
+    ]
+    whole = TorchSampler(loaded).sample(requests, with_entropy=True)
+    assert TorchSampler(loaded, max_rows=max_rows).sample(requests, with_entropy=True) == whole
+    alone = TorchSampler(loaded)
+    assert [alone.sample([request], with_entropy=True)[0] for request in requests] == whole
 
 
 @pytest.mark.parametrize("name", tiny_models.LIBRARY)
