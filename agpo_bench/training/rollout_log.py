@@ -14,7 +14,7 @@ def rollout_lines(
     probe: RolloutBatch | None, collected: Collected, advantages: Advantages | None, bounds: ClipBounds | None
 ) -> list[dict[str, Any]]:
     """Probe, trained and discarded rollouts, in this order."""
-    lines = []
+    lines: list[dict[str, Any]] = []
     if probe is not None:
         reused = {id(group) for group in collected.reused.groups}
         rest = [row for row, group in enumerate(probe.groups) if id(group) not in reused]
