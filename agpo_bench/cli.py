@@ -53,6 +53,7 @@ def train(
     dedup: Annotated[
         str | None, typer.Option(help="Training problems that are test items: strict leaves them out, report, off.")
     ] = None,
+    sampler: Annotated[str | None, typer.Option(help="What draws the rollouts: torch or vllm.")] = None,
     seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds separated by commas: one run each.")] = None,
     out: Out = Path("runs"),
@@ -82,7 +83,14 @@ def train(
     arguments = TrainArguments(
         method=method,
         preset=preset,
-        fields={"model": model, "data": data, "tasks": tasks, "budget": budget, "dedup": dedup},
+        fields={
+            "model": model,
+            "data": data,
+            "tasks": tasks,
+            "budget": budget,
+            "dedup": dedup,
+            "sampler": sampler,
+        },
         seed=seed,
         seeds=seeds,
         out=out,
@@ -170,6 +178,7 @@ def evaluate(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a response; default: as trained, else as the task says.")
     ] = None,
+    sampler: Annotated[str, typer.Option(help="What draws the responses: torch or vllm.")] = "torch",
 ) -> None:
     """Evaluate trained runs and always the initial model; resumes where it stopped."""
     from agpo_bench.commands.evaluate import EvalArguments, run_eval
@@ -189,6 +198,7 @@ def evaluate(
             grading=grading,
             num_few_shot=few_shot,
             max_new_tokens=max_new_tokens,
+            sampler=sampler,
         )
     )
 
