@@ -8,6 +8,7 @@ through a folder.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import random
 import tempfile
@@ -133,14 +134,22 @@ class VllmEngine:
         """End the engine; it starts again when it is needed."""
         if self._llm is None:
             return
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory, destroy_model_parallel
+        from vllm.distributed.parallel_state import destroy_model_parallel
 
-        self._llm.llm_engine.engine_core.shutdown()
-        self._llm, self._is_asleep = None, False
-        if _num_processes() > 1:
-            destroy_model_parallel()  # the processes' own connection is the trainer's
+        engine = self._llm.llm_engine
+        _RUNNING.remove(self)
+        if _RUNNING or _num_processes() > 1:
+            # The whole shutdown would also end the process's connections, which others use.
+            engine.engine_core._finalizer.detach()
+            engine.model_executor.shutdown()
+            if not _RUNNING:
+                destroy_model_parallel()
         else:
-            cleanup_dist_env_and_memory()
+            engine.engine_core.shutdown()
+        del engine
+        self._llm, self._is_asleep = None, False
+        gc.collect()
+        _free_cached_memory()
         assert self._folder is not None
         self._folder.cleanup()
 
@@ -185,6 +194,7 @@ class VllmEngine:
                 seed=0,
                 **options,
             )
+        _RUNNING.append(self)
         if not has_folder_of_weights:
             self.load_weights()
 
@@ -215,6 +225,10 @@ class VllmEngine:
         save_file(weights, folder / "weights.tmp", metadata={"format": "pt"})
         (folder / "weights.tmp").rename(folder / "model.safetensors")
         return folder
+
+
+_RUNNING: list[VllmEngine] = []
+"""The engines of this process."""
 
 
 def named_weights(loaded: LoadedModel) -> Iterator[tuple[str, Tensor]]:
