@@ -14,7 +14,7 @@ import tempfile
 import time
 
 import setting
-from measure import Comparison, Measurement, alternate, environment, report, table
+from measure import Comparison, Measurement, compared, environment, report, table
 
 from agpo_bench import paths
 from agpo_bench.training.setup import model_path
@@ -63,7 +63,7 @@ def peer(args: argparse.Namespace) -> Measurement:
 
 def compare(args: argparse.Namespace) -> list[Comparison]:
     """End to end."""
-    mine, theirs = alternate("eval_vs_lm_eval.py", repeats=args.repeats, options=setting.side_options(args))
+    mine, theirs = compared("eval_vs_lm_eval.py", repeats=args.repeats, options=setting.side_options(args))
     return [
         Comparison(
             name=f"eval / lm-eval command line, {NUM_ITEMS} items", ours=mine, peer=theirs, target=3.0, what="seconds"

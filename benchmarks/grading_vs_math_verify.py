@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from measure import Comparison, Measurement, alternate, report, table
+from measure import Comparison, Measurement, compared, report, table
 
 from agpo_bench.grading.equality import clean, strings_equal
 from agpo_bench.grading.expression import ExpressionGrader, extract_answer
@@ -168,7 +168,7 @@ def compare(args: argparse.Namespace) -> list[Comparison]:
         ("MATH outputs graded, Math-Verify", [], 10.0),
         ("those the string rule does not settle", ["--remainder"], 1.0),
     ):
-        ours, peer = alternate(Path(__file__).name, repeats=args.repeats, options=[*options, *extra])
+        ours, peer = compared(Path(__file__).name, repeats=args.repeats, options=[*options, *extra])
         found.append(Comparison(name=name, ours=ours, peer=peer, target=target, what="items/s"))
     return found
 

@@ -73,8 +73,8 @@ class Comparison:
     name: str
     ours: list[Measurement]
     peer: list[Measurement]
-    target: float
-    """The ratio to reach; for memory, to stay under."""
+    target: float | None
+    """The ratio to reach; for memory, to stay under. None where there is none."""
     what: str
     """``tokens/s``, ``training tokens/s``, ``seconds`` or ``peak memory``."""
 
@@ -90,7 +90,9 @@ class Comparison:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the ratio meets its target."""
+        """Whether the ratio meets its target, if it has one."""
+        if self.target is None:
+            return True
         return self.ratio <= self.target if self.what == "peak memory" else self.ratio >= self.target
 
     def _ratio(self, clock: str) -> float:
@@ -111,8 +113,10 @@ class Comparison:
     def row(self) -> str:
         """One line of the Markdown table."""
         ours, peer = (self._shown(side) for side in (self.ours, self.peer))
-        bound = f"{'≤' if self.what == 'peak memory' else '≥'} {self.target:g}"
-        mark = "yes" if self.is_reached else "**no**"
+        bound, mark = "–", "–"
+        if self.target is not None:
+            bound = f"{'≤' if self.what == 'peak memory' else '≥'} {self.target:g}"
+            mark = "yes" if self.is_reached else "**no**"
         return (
             f"| {self.name} | {self.what} | {ours} | {peer} | **{self.ratio:.2f}** | {self.wall_ratio:.2f} | {bound} "
             f"| {mark} |"
@@ -136,16 +140,20 @@ def table(comparisons: Sequence[Comparison]) -> str:
     return "\n".join([HEADER, *(comparison.row() for comparison in comparisons)])
 
 
-def alternate(
-    script: str, *, ours: str = "ours", peer: str = "peer", repeats: int, options: Sequence[str] = ()
-) -> tuple[list[Measurement], list[Measurement]]:
-    """A, B, A, B …: a slow minute of the machine falls on both sides."""
-    results: dict[str, list[Measurement]] = {ours: [], peer: []}
+def alternate(script: str, *sides: str, repeats: int, options: Sequence[str] = ()) -> dict[str, list[Measurement]]:
+    """A, B, A, B …: a slow minute of the machine falls on all sides."""
+    results: dict[str, list[Measurement]] = {side: [] for side in sides}
     for number in range(repeats):
         for side, found in results.items():
             found.append(run_side(script, side, options))
             print(f"{script} {' '.join(options)} {side} {number + 1}/{repeats}: {found[-1]}", file=sys.stderr)
-    return results[ours], results[peer]
+    return results
+
+
+def compared(script: str, *, repeats: int, options: Sequence[str] = ()) -> tuple[list[Measurement], list[Measurement]]:
+    """The sides ``ours`` and ``peer`` of a script."""
+    results = alternate(script, "ours", "peer", repeats=repeats, options=options)
+    return results["ours"], results["peer"]
 
 
 def run_side(script: str, side: str, options: Sequence[str] = ()) -> Measurement:

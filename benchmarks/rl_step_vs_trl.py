@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import setting
-from measure import Comparison, Measurement, Stopwatch, alternate, report, table
+from measure import Comparison, Measurement, Stopwatch, compared, report, table
 
 
-def ours(args: argparse.Namespace, method: str = "grpo") -> Measurement:
+def ours(
+    args: argparse.Namespace, method: str = "grpo", changes: Mapping[str, Any] = MappingProxyType({})
+) -> Measurement:
     """Steps of the training loop itself, without writing files."""
     from agpo_bench.methods.recipe import load_method
     from agpo_bench.rollout.torch_sampler import TorchSampler
@@ -22,7 +26,7 @@ def ours(args: argparse.Namespace, method: str = "grpo") -> Measurement:
     from agpo_bench.training.setup import build_session
 
     config = setting.config(args.model)
-    session = build_session(config, load_method(method))
+    session = build_session(config, load_method(method, changes))
     if args.lengths == "full":
         from dataclasses import replace
 
@@ -30,10 +34,15 @@ def ours(args: argparse.Namespace, method: str = "grpo") -> Measurement:
         session.sampler = TorchSampler(loaded, max_rows=config.sampler_rows)
         session.stop = dict.fromkeys(session.stop, ())
     loop, watch = OnlineLoop(session), Stopwatch()
+    phases = ("train", "probe") if session.method.reuses_probe else ("train",)
     before = training_before = 0
+
+    def trained() -> int:
+        return sum(session.ledger.by_phase()[phase] for phase in phases)
+
     for number in range(args.batches + 1):
         if number == 1:
-            before, training_before = session.ledger.used, session.ledger.by_phase()["train"]
+            before, training_before = session.ledger.used, trained()
         if number == 0:
             loop.step()
             continue
@@ -41,7 +50,7 @@ def ours(args: argparse.Namespace, method: str = "grpo") -> Measurement:
             loop.step()
     return watch.measurement(
         tokens=session.ledger.used - before,
-        training_tokens=session.ledger.by_phase()["train"] - training_before,
+        training_tokens=trained() - training_before,
     )
 
 
@@ -122,7 +131,7 @@ def compare(args: argparse.Namespace) -> list[Comparison]:
     found = []
     for lengths, target in (("real", 2.5), ("full", 1.3)):
         args.lengths = lengths
-        mine, theirs = alternate("rl_step_vs_trl.py", repeats=args.repeats, options=setting.side_options(args))
+        mine, theirs = compared("rl_step_vs_trl.py", repeats=args.repeats, options=setting.side_options(args))
         name = f"RL step / TRL GRPOTrainer, {lengths} lengths"
         found.append(Comparison(name=name, ours=mine, peer=theirs, target=target, what="tokens/s"))
         found.append(Comparison(name=name, ours=mine, peer=theirs, target=0.7, what="peak memory"))

@@ -10,9 +10,9 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import agpo_vs_grpo
 import eval_vs_lm_eval
 import grading_vs_math_verify
+import method_costs
 import rl_step_vs_trl
 import sampler_vs_generate
 import sandbox_vs_subprocess
@@ -28,7 +28,7 @@ if __name__ == "__main__":
         sampler_vs_generate,
         rl_step_vs_trl,
         eval_vs_lm_eval,
-        agpo_vs_grpo,
+        method_costs,
         grading_vs_math_verify,
         sandbox_vs_subprocess,
     ):

@@ -10,7 +10,7 @@ import argparse
 
 import setting
 import torch
-from measure import Comparison, Measurement, Stopwatch, alternate, report, table
+from measure import Comparison, Measurement, Stopwatch, compared, report, table
 
 from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.sampler import SamplingRequest, sampling_seed
@@ -100,7 +100,7 @@ def compare(args: argparse.Namespace) -> list[Comparison]:
     found = []
     for lengths, target in (("real", 4.0), ("full", 1.0)):
         args.lengths = lengths
-        mine, theirs = alternate("sampler_vs_generate.py", repeats=args.repeats, options=setting.side_options(args))
+        mine, theirs = compared("sampler_vs_generate.py", repeats=args.repeats, options=setting.side_options(args))
         name = f"sampler / generate(), {lengths} lengths"
         found.append(Comparison(name=name, ours=mine, peer=theirs, target=target, what="tokens/s"))
     return found

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from measure import Comparison, Measurement, alternate, report
+from measure import Comparison, Measurement, compared, report
 
 from agpo_bench.grading.sandbox import Job, Sandbox
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> Measurement:
 def compare(args: argparse.Namespace) -> list[Comparison]:
     """One program at a time on both sides; ours within 1.2 times the unprotected run. Reads ``repeats``."""
     options = ["--programs", str(getattr(args, "programs", 2000))]
-    ours, peer = alternate(Path(__file__).name, repeats=args.repeats, options=options)
+    ours, peer = compared(Path(__file__).name, repeats=args.repeats, options=options)
     return [
         Comparison(
             name="small programs, sandbox / subprocess.run", ours=ours, peer=peer, target=1 / 1.2, what="programs/s"
