@@ -115,6 +115,12 @@ class RunConfig(BaseModel):
     """Measure the KL to the initial model even for methods that do without; costs its memory and a forward pass."""
     monitor_rollouts: int | None = Field(default=None, ge=1)
     """Rollouts a step on which the KL diagnostics run: the first of the batch in prompt order; None takes all."""
+    engine: Literal["torch", "deepspeed"] = "torch"
+    """Who holds the optimiser. ``torch`` repeats it on every process; ``deepspeed`` shares it out."""
+    zero_stage: Literal[1, 2, 3] | None = None
+    """What DeepSpeed shares out: 1 moments and master weights, 2 gradients as well, 3 weights as well. None is 2."""
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    """What DeepSpeed keeps in the memory of the host; ``parameters`` includes the optimiser and needs stage 3."""
     gradient_checkpointing: bool = False
     """Compute each block again in the backward pass instead of keeping its insides: less memory, more time."""
     checkpoint_every_steps: int = Field(default=50, ge=1)
@@ -139,6 +145,11 @@ class RunConfig(BaseModel):
     def updates_per_rollout(self) -> int:
         """Optimiser updates a rollout batch."""
         return self.epochs_per_batch * self.minibatches_per_epoch
+
+    @property
+    def stage(self) -> int:
+        """ZeRO stage in force; 0 where nothing is shared out."""
+        return 0 if self.engine == "torch" else self.zero_stage or 2
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -127,13 +127,14 @@ class LeanCausalLM(nn.Module):
         """Of the weights."""
         return self.lm_head.weight.dtype
 
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Write a directory that the library loads as the model this came from."""
+    def save_pretrained(self, directory: str | Path, *, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Write a directory that the library loads as the model this came from; with other weights, if given."""
         folder = Path(directory)
         self.save_config(folder)
         if self._generation is not None:
             write_whole(folder / _GENERATION_CONFIG, json.dumps(self._generation, indent=2) + "\n")
-        weights = {name: parameter.detach().contiguous() for name, parameter in self.named_parameters()}
+        found = dict(self.named_parameters()) if state_dict is None else state_dict
+        weights = {name: parameter.detach().contiguous() for name, parameter in found.items()}
         save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
 
     def save_config(self, folder: Path) -> None:

@@ -6,6 +6,7 @@ Shapes: P prompts, G rollouts a prompt, B = P*G sequences (row p*G + g is rollou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,7 +189,9 @@ def sample_batch(
     world = session.world
     share = world.share(len(prompts))
     own, own_temperatures = [prompts[i] for i in share], [temperatures[i] for i in share]
-    with session.clock.timed(timed), session.engine.whole_weights():
+    # A separate engine has its own copy.
+    is_separate = (options.get("sampler") or session.sampler).is_separate
+    with session.clock.timed(timed), nullcontext() if is_separate else session.engine.whole_weights():
         groups = sample_groups(session, own, temperatures=own_temperatures, **options)
     with session.clock.timed("time/reward"):
         graded = grade_groups(own, groups)

@@ -51,10 +51,23 @@ class Forward(Protocol):
         ...
 
 
-def make_forward(model: Any, *, compute_dtype: torch.dtype, checkpointing: bool = False, trunk: Any = None) -> Forward:
-    """Our own forward where it reproduces the model, else the library's; ``trunk`` stands in for the model's."""
+def make_forward(
+    model: Any,
+    *,
+    compute_dtype: torch.dtype,
+    checkpointing: bool = False,
+    trunk: Any = None,
+    through_modules: bool = False,
+) -> Forward:
+    """Our own forward where it reproduces the model, else the library's; ``trunk`` stands in for the model's.
+
+    ``through_modules`` asks for one that reads no weight but by calling the module that owns it.
+    """
+    trunk = model.base_model if trunk is None else trunk
+    if through_modules:
+        return LibraryForward(model, trunk, compute_dtype, checkpointing, through_modules=True)
     kind = LeanForward if LeanDecoder.supports(model) else LibraryForward
-    return kind(model, model.base_model if trunk is None else trunk, compute_dtype, checkpointing)
+    return kind(model, trunk, compute_dtype, checkpointing)
 
 
 class LeanForward:
@@ -131,7 +144,9 @@ class LibraryForward:
 
     is_padded = True
 
-    def __init__(self, model: Any, trunk: Any, compute_dtype: torch.dtype, checkpointing: bool) -> None:
+    def __init__(
+        self, model: Any, trunk: Any, compute_dtype: torch.dtype, checkpointing: bool, *, through_modules: bool = False
+    ) -> None:
         self._model, self._trunk, self._dtype = model, trunk, compute_dtype
         self._is_own_trunk = trunk is model.base_model
         self._checkpointing = checkpointing
@@ -145,7 +160,7 @@ class LibraryForward:
                 # The library checkpoints a layer in training mode alone. Its parts stay in evaluation mode.
                 if isinstance(module, GradientCheckpointingLayer):
                     module.training = True
-        self._head_is_plain = self._is_own_trunk and self._probe_head()
+        self._head_is_plain = self._is_own_trunk and not through_modules and self._probe_head()
 
     def _probe_head(self) -> bool:
         """Whether the logits are the output embedding of the last hidden state and nothing more."""

@@ -55,8 +55,11 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     device: str | torch.device = "cpu",
+    with_modules: bool = False,
 ) -> LoadedModel:
     """Load a model and its tokenizer from a directory or from the model hub.
+
+    ``with_modules`` asks for the library's model, whose every weight is read by a module that is called.
 
     Raises ValueError in one sentence for a missing directory, a directory that is no model, or an unreachable hub.
     """
@@ -65,7 +68,7 @@ def load_model(
         raise ValueError(f"no dtype {dtype!r}; use one of {', '.join(DTYPES)}")
     directory = Path(path_or_id).expanduser()
     is_local = directory.is_dir()
-    if is_local and (read := read_lean_model(directory, DTYPES[dtype])) is not None:
+    if is_local and not with_modules and (read := read_lean_model(directory, DTYPES[dtype])) is not None:
         return wrap_model(read[0].to(device), read[1], source=source)
     if not is_local and _looks_like_a_path(source):
         raise ValueError(f"no model directory {source!r}; give a folder with config.json and weights, or a hub id")

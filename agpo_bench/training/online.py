@@ -249,8 +249,8 @@ class OnlineLoop:
         ]
         with self.session.clock.timed("time/update"):
             report = update_policy(session, loss_batch, scored.sequences, groups=groups)
-        with self.session.clock.timed("time/sync"), session.engine.whole_weights():
-            session.sampler.load_weights(session.sampler.weights_version + 1)
+        with self.session.clock.timed("time/sync"):
+            session.sync_sampler(session.sampler.weights_version + 1)
         return report
 
     def _num_monitored(self, batch: RolloutBatch) -> int:

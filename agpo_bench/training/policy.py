@@ -6,14 +6,16 @@ Shapes: B sequences, T response tokens (right padded), M response tokens of all 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from agpo_bench.files import write_whole
 from agpo_bench.training.forward import Forward, make_forward
 from agpo_bench.training.model import LoadedModel, weights_fingerprint
 from agpo_bench.training.sequences import Layout, ScoredSequence, lay_out, split, split_padded
@@ -43,6 +45,9 @@ class Policy:
     prompt is computed once for all its responses in the batch and only the states that predict a response token meet
     the output head; any other architecture goes through the library's.
 
+    An engine may hold the float32 weights in place of the model (``holds_master`` false: the model stays in the type it
+    was loaded in), and may gather a weight only while the module that owns it runs (``through_modules``).
+
     ``value_head`` adds a critic: ``shared`` puts a linear head on the policy's own hidden states, ``separate`` gives it
     a trunk of its own, copied from the model as it is now. The head starts at 0 and so does every value.
     """
@@ -54,6 +59,8 @@ class Policy:
         value_head: Literal["none", "shared", "separate"] = "none",
         is_frozen: bool = False,
         gradient_checkpointing: bool = False,
+        holds_master: bool = True,
+        through_modules: bool = False,
     ) -> None:
         if value_head not in {"none", "shared", "separate"}:
             raise ValueError(f"no value head {value_head!r}; use none, shared or separate")
@@ -62,19 +69,18 @@ class Policy:
         self.loaded = loaded
         self.device = loaded.device
         model = loaded.model
-        if not is_frozen:
+        if not is_frozen and holds_master:
             model.float()
         for parameter in model.parameters():
             parameter.requires_grad_(not is_frozen)
-        self._forward = make_forward(model, compute_dtype=loaded.compute_dtype, checkpointing=gradient_checkpointing)
+        options: dict[str, Any] = {"compute_dtype": loaded.compute_dtype, "checkpointing": gradient_checkpointing}
+        self._forward = make_forward(model, through_modules=through_modules, **options)
         self._modules: dict[str, nn.Module] = {"model": model}
         self._value_forward: Forward | None = None
         if value_head == "separate":
             trunk = copy.deepcopy(model.base_model)
             self._modules["value_trunk"] = trunk
-            self._value_forward = make_forward(
-                model, trunk=trunk, compute_dtype=loaded.compute_dtype, checkpointing=gradient_checkpointing
-            )
+            self._value_forward = make_forward(model, trunk=trunk, through_modules=through_modules, **options)
         self._value_head: nn.Linear | None = None
         if value_head != "none":
             self._value_head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=self.device)
@@ -153,8 +159,8 @@ class Policy:
             hidden_Md = self._value_forward.hidden(layout, sequences)
         elif hidden_Md is None:
             hidden_Md = self._forward.hidden(layout, sequences)
-        value_M: Tensor = self._value_head(hidden_Md.float())[:, 0]
-        return value_M
+        value_M: Tensor = self._value_head(hidden_Md.to(self._value_head.weight.dtype))[:, 0]
+        return value_M.float()
 
     def micro_batches(self, sequences: Sequence[ScoredSequence], *, max_tokens: int) -> list[list[int]]:
         """Indices of the sequences in micro-batches, counting tokens as this policy's forward pass takes them."""
@@ -174,6 +180,10 @@ class Policy:
     def fingerprint(self) -> str:
         """sha256 of the model's weights as they are now."""
         return weights_fingerprint(self.loaded.model)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The modules behind the parameters, by the first part of their names."""
+        return self._modules
 
     def checksum(self) -> list[float]:
         """Float64 sum of each parameter: cheap, and different as soon as the weights are."""
@@ -215,16 +225,17 @@ class Policy:
     def save_pretrained(self, directory: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write model and tokenizer as a Hugging Face directory, weights in float32; the critic is left out.
 
-        ``weights``, by the names of ``named_parameters``, stand in for a model that holds them in another type.
+        ``weights``, by the names of ``named_parameters``, stand in for those of a model that does not hold float32.
         """
-        model = self.loaded.model
-        if weights is not None:
-            model = copy.deepcopy(model).cpu().float()
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    parameter.copy_(weights[f"model.{name}"])
-        model.save_pretrained(directory)
         self.loaded.tokenizer.save_pretrained(directory)
+        if weights is None:
+            self.loaded.model.save_pretrained(directory)
+            return
+        own = {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")}
+        self.loaded.model.save_pretrained(directory, state_dict=own)
+        config = Path(directory) / "config.json"
+        told = json.loads(config.read_text(encoding="utf-8")) | {"dtype": "float32"}
+        write_whole(config, json.dumps(told, indent=2) + "\n")
 
 
 def _per_token(value_B: list[float], layout: Layout) -> Tensor:

@@ -77,7 +77,7 @@ class PreferenceLoop:
         chosen, rejected = _sequences(batch, pairs)
         with session.clock.timed("time/update"):
             report = self._update(chosen, rejected)
-        session.sampler.load_weights(session.sampler.weights_version + 1)
+        session.sync_sampler(session.sampler.weights_version + 1)
         step, session.step = session.step, session.step + 1
         record = StepRecord(
             step=step,

@@ -104,6 +104,11 @@ class Session:
         self.engine.set_learning_rate(factor)
         return factor
 
+    def sync_sampler(self, version: int) -> None:
+        """Let the sampler take over the policy's weights as they are now, under a number."""
+        with self.engine.whole_weights():
+            self.sampler.load_weights(version)
+
     def note_update(self, gradient_norm: float) -> None:
         """Count one optimiser update; a norm that is not finite (the engine counts those) stays out of the window."""
         self.num_updates += 1

@@ -59,20 +59,26 @@ def build_session(config: RunConfig, method: Method, *, world: World = ALONE) ->
         loaded,
         value_head=getattr(method.critic, "trunk", "none"),
         gradient_checkpointing=config.gradient_checkpointing,
+        holds_master=config.stage == 0,
+        through_modules=config.stage == 3,
     )
     needs_reference = method.needs.reference or config.track_reference_kl or method.loop == "preference"
+    reference = policy.frozen_copy() if needs_reference else None
+    engine = make_engine(policy, config, world)  # before the sampler: it may move the weights
+    with engine.whole_weights():
+        sampler = make_sampler(config, loaded)
     generator = torch.Generator().manual_seed(config.seed)
     return Session(
         config=config,
         method=method,
         policy=policy,
-        reference=policy.frozen_copy() if needs_reference else None,
+        reference=reference,
         reference_fingerprint=loaded.fingerprint,
-        sampler=make_sampler(config, loaded),
+        sampler=sampler,
         # In bfloat16 the two round differently.
         reuses_sampler_logprobs=config.dtype == "float32" and config.sampler == "torch",
         device=loaded.device,
-        engine=make_engine(policy, config, world),
+        engine=engine,
         stream=PromptStream(prompts, seed=config.seed),
         prompt_ids=prompt_ids,
         stop=stop,
@@ -104,11 +110,16 @@ def make_sampler(config: RunConfig, loaded: LoadedModel) -> Sampler:
 
 def make_engine(policy: Policy, config: RunConfig, world: World) -> Engine:
     """The engine that the configuration names."""
-    return TorchEngine(policy, config, world=world)
+    if config.engine == "torch":
+        return TorchEngine(policy, config, world=world)
+    from agpo_bench.training.deepspeed_engine import DeepSpeedEngine
+
+    return DeepSpeedEngine(policy, config, world=world)
 
 
 def check(config: RunConfig, method: Method) -> None:
     """Refuse what cannot work together, before anything is loaded."""
+    check_engine(config)
     method.check_run(group_size=config.group_size, updates_per_rollout=config.updates_per_rollout)
     if config.sampler == "vllm":
         from agpo_bench.rollout.vllm_engine import require_vllm
@@ -122,6 +133,20 @@ def check(config: RunConfig, method: Method) -> None:
             f"{worst:,} ({num_prompts(config, method)} prompts, groups of {size}, {config.max_new_tokens} tokens each"
             f"{', and a probe' if method.needs.probe else ''}); raise the budget or lower prompts_per_batch"
         )
+
+
+def check_engine(config: RunConfig) -> None:
+    """Refuse settings that the engine has no use for, and an engine that is not installed."""
+    if config.engine == "torch":
+        for name, value, default in (("zero_stage", config.zero_stage, None), ("offload", config.offload, "none")):
+            if value != default:
+                raise ValueError(f"{name} = {value}: the torch engine shares nothing out; add engine=deepspeed")
+        return
+    if config.offload == "parameters" and config.stage != 3:
+        raise ValueError(f"offload = parameters needs zero_stage 3, which shares them out; it is {config.stage}")
+    from agpo_bench.training.deepspeed_engine import require_deepspeed
+
+    require_deepspeed()
 
 
 def check_logs(method: Method) -> None:
@@ -161,7 +186,13 @@ def device_of(config: RunConfig) -> torch.device:
 
 def load_initial(config: RunConfig) -> LoadedModel:
     """The model a run starts from."""
-    return load_model(model_path(config.model), dtype=config.dtype, revision=config.revision, device=device_of(config))
+    return load_model(
+        model_path(config.model),
+        dtype=config.dtype,
+        revision=config.revision,
+        device=device_of(config),
+        with_modules=config.stage == 3,
+    )
 
 
 def training_tasks(config: RunConfig, source: DataSource) -> list[str]:
@@ -238,5 +269,5 @@ def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
     session.step = state.step
     session.num_updates = state.num_updates
     session.gradient_norms = list(state.gradient_norms)
-    session.sampler.load_weights(state.weights_version)
+    session.sync_sampler(state.weights_version)
     return state

@@ -1,0 +1,77 @@
+"""Several processes of one run, started as a launcher starts them, and what two runs have in common."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SMALL = {
+    "prompts_per_batch": 6,
+    "group_size": 4,
+    "max_new_tokens": 24,
+    "minibatches_per_epoch": 2,
+    "micro_batch_tokens": 512,
+    "checkpoint_every_steps": 2,
+}
+
+
+def start(out: Path, *words: str, processes: int, budget: int = 3000, **settings: Any) -> subprocess.Popen[str]:
+    """``agpo-bench train`` on the shipped model; under torchrun unless ``processes`` is 0."""
+    launcher = [sys.executable]
+    if processes:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    command = [*launcher, "-m", "agpo_bench", "train", "--tasks", "gsm8k,math", "--budget", str(budget)]
+    for name, value in (SMALL | settings).items():
+        command += ["--set", f"{name}={value}"]
+    return subprocess.Popen(
+        [*command, "--out", str(out), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def run(out: Path, *words: str, processes: int, **settings: Any) -> str:
+    """Run it to its end; what it said."""
+    process = start(out, *words, processes=processes, **settings)
+    said = process.communicate(timeout=540)[0]
+    assert process.returncode == 0, said
+    return said
+
+
+def metrics(run_directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
+
+
+ROUNDING = {"clip/first_pass_ratio_err"}
+"""Metrics that are nothing but rounding error."""
+
+
+def assert_alike(found: Path, expected: Path, *, rel: float, absolute: float, only: Sequence[str] = ()) -> None:
+    """Same tokens, ledger and steps; every metric equal up to a tolerance."""
+    assert (found / "ledger.json").read_bytes() == (expected / "ledger.json").read_bytes()
+    assert sampled(found) == sampled(expected)
+    ours, theirs = metrics(found), metrics(expected)
+    assert len(ours) == len(theirs) > 1
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for name in only or one.keys() - ROUNDING:
+            close = one[name] == other[name] or math.isclose(one[name], other[name], rel_tol=rel, abs_tol=absolute)
+            assert close, f"{name} of step {one['step']}: {one[name]} against {other[name]}"
+
+
+def sampled(run_directory: Path) -> list[tuple[str, int, list[int]]]:
+    """Prompt, seed and tokens of every rollout."""
+    lines = [
+        json.loads(line)
+        for file in sorted((run_directory / "rollouts").iterdir())
+        for line in file.read_text().splitlines()
+    ]
+    return [(line["prompt_id"], line["seed"], line["token_ids"]) for line in lines]

@@ -1,0 +1,212 @@
+"""Several processes train as one: the same tokens, ledger and controllers, and gradients that add up."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agpo_bench.config import RunConfig
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.training.run import agreed, train
+from agpo_bench.training.shares import balanced_shares
+from agpo_bench.training.world import ALONE, World, launched_size, launched_world
+from tests.training import launched
+
+Config = Callable[..., RunConfig]
+
+
+def test_shares_are_contiguous_whole_and_of_nearly_equal_cost() -> None:
+    costs = [7, 1, 1, 1, 7, 3, 4, 4, 2, 6]
+    for count in (1, 2, 3, 4, 20):
+        shares = balanced_shares(costs, count)
+        assert len(shares) == count
+        assert [position for share in shares for position in share] == list(range(len(costs)))
+        spent = [sum(costs[position] for position in share) for share in shares]
+        assert max(spent) <= sum(costs) / count + max(costs)
+    assert balanced_shares(costs, 2) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]  # 17 and 19 of 36
+    assert balanced_shares([], 3) == [[], [], []]
+
+
+def test_a_world_of_one_exchanges_nothing_and_without_a_launcher_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (ALONE.gather(5), ALONE.join([1, 2]), ALONE.from_main("x"), list(ALONE.share(3))) == (
+        [5],
+        [1, 2],
+        "x",
+        [0, 1, 2],
+    )
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with launched_world() as world:
+        assert world is ALONE
+    assert launched_size({"WORLD_SIZE": "4"}) == 1, "a scheduler's variable alone starts no process group"
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set"), launched_world():
+        pass
+
+
+def in_processes(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What ``work(world, *arguments)`` returns in each of ``size`` processes that have met over gloo."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places = [meeting | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(size)]
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    workers = [context.Process(target=_work, args=(answers, place, work, arguments)) for place in places]
+    for worker in workers:
+        worker.start()
+    found = dict(answers.get() for _ in workers)
+    for worker in workers:
+        worker.join(60)
+    return [found[rank] for rank in range(size)]
+
+
+def _work(answers: Any, place: dict[str, Any], work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.environ.update({name: str(value) for name, value in place.items()})
+    torch.set_num_threads(1)
+    with launched_world(device="cpu") as world:
+        answers.put((world.rank, work(world, *arguments)))
+
+
+def _weights_after_one_update(world: World, config: RunConfig, name: str) -> tuple[list[list[float]], float]:
+    """Changes of all weights by one update that is proportional to the gradient, and the gradient's norm."""
+    from agpo_bench.training.online import OnlineLoop
+    from agpo_bench.training.setup import build_session
+
+    session = build_session(config, load_method(name), world=world)
+    before = {key: tensor.clone() for key, tensor in session.policy.state_dict().items()}
+    norm = OnlineLoop(session).step().record.values["grad/norm"]
+    assert isinstance(norm, float)
+    # As lists: tensors would travel through shared memory, which ends with the process.
+    after = session.policy.state_dict()
+    return [(after[key] - before[key]).double().flatten().tolist() for key in before], norm
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["agpo", "ppo"])
+def test_the_gradient_of_an_update_is_the_same_for_one_two_and_three_processes(small_config: Config, name: str) -> None:
+    # With an epsilon far above the gradient AdamW moves in proportion to it: changes of weights show gradients.
+    linear = {"adam_eps": 1e4, "learning_rate": 1e3, "weight_decay": 0.0, "max_grad_norm": 1e9}
+    # Seven prompts: no number of processes divides them.
+    config = small_config(
+        **linear,
+        prompts_per_batch=7,
+        epochs_per_batch=2,
+        minibatches_per_epoch=1,
+        budget=40_000,
+        micro_batch_tokens=256,
+    )
+    (alone, norm), *_ = in_processes(1, _weights_after_one_update, config, name)
+    whole = torch.tensor([value for tensor in alone for value in tensor])
+    for size in (2, 3):
+        found = in_processes(size, _weights_after_one_update, config, name)
+        assert all(weights == found[0][0] for weights, _ in found), "the processes hold the same bits"
+        change = torch.tensor([value for tensor in found[0][0] for value in tensor])
+        assert float((change - whole).norm() / whole.norm()) < 1e-6
+        assert found[0][1] == pytest.approx(norm, rel=1e-6)
+
+
+def _told(world: World, digests: list[bytes], stops: list[bool]) -> str | bool:
+    try:
+        return agreed(world, digest=digests[world.rank], is_stopped=stops[world.rank], step=3)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+def test_one_process_that_is_asked_to_stop_stops_all_and_one_that_drifted_is_named() -> None:
+    assert in_processes(2, _told, [b"a", b"a"], [False, True]) == [True, True]
+    said = in_processes(3, _told, [b"a", b"a", b"b"], [False, False, False])
+    assert len(set(said)) == 1 and "after 3 steps the processes 2 hold another state than process 0" in said[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["agpo", "grpo", "ppo_adaptive_kl", "dpo", "clip_cov", "dapo"])
+def test_two_processes_follow_the_run_of_one(tmp_path: Path, name: str) -> None:
+    launched.run(tmp_path / "one", "--method", name, processes=0)
+    said = launched.run(tmp_path / "two", "--method", name, processes=2)
+    one, two = (tmp_path / part / name / "seed-42" for part in ("one", "two"))
+    # Measured over these runs: 3e-5 of the value at most, and only in gradient norms and correlations.
+    launched.assert_alike(two, one, rel=3e-4, absolute=1e-6)
+    for exact in ("tokens/used", "reward/mean", "learning_rate", "epoch"):
+        assert [line[exact] for line in launched.metrics(two)] == [line[exact] for line in launched.metrics(one)]
+    assert said.count(f"{name} seed 42: ") == said.count("tok/s") + 1, "one process talks"
+
+
+def _train_part(world: World, config: RunConfig, directory: Path, steps: int) -> int:
+    def stop(session: Any, record: Any) -> None:
+        if session.step == steps and world.is_main:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return train(config, load_method("ppo"), directory=directory, resume=True, on_step=stop, world=world).num_steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_processes(
+    small_config: Config, tmp_path: Path, first: int, second: int
+) -> None:
+    config = small_config(budget=2400, checkpoint_every_steps=100)
+    whole = train(config, load_method("ppo"), directory=tmp_path / "whole")
+    middle = whole.num_steps // 2
+    assert in_processes(first, _train_part, config, tmp_path / "parts", middle) == [middle] * first
+    assert in_processes(second, _train_part, config, tmp_path / "parts", -1) == [whole.num_steps] * second
+    launched.assert_alike(tmp_path / "parts", tmp_path / "whole", rel=3e-4, absolute=1e-6)
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_run_with_one_sentence_and_it_goes_on(tmp_path: Path) -> None:
+    settings = {"processes": 2, "budget": 8000}
+    launched.run(tmp_path / "whole", "--method", "agpo", **settings)
+    process = launched.start(tmp_path / "killed", "--method", "agpo", **settings)
+    lines = tmp_path / "killed" / "agpo" / "seed-42" / "metrics.jsonl"
+    deadline = time.monotonic() + 300
+    while (not lines.exists() or lines.read_bytes().count(b"\n") < 3) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(_child(process.pid, rank=1), signal.SIGKILL)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 1, said
+    sentences = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(sentences) == 1 and sentences[0].startswith("error: process 0 of 2 lost the others"), said
+    assert "goes on from its last checkpoint with --resume" in sentences[0]
+    launched.run(tmp_path / "killed", "--method", "agpo", "--resume", **settings)
+    killed, whole = (tmp_path / part / "agpo" / "seed-42" for part in ("killed", "whole"))
+    for name in ("metrics.jsonl", "ledger.json"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def _child(launcher: int, *, rank: int) -> int:
+    """Process id of the launcher's child with the given rank."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, IndexError):
+            continue
+        if parent == launcher and f"RANK={rank}".encode() in environment:
+            return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.slow
+def test_a_mistake_is_told_once_whichever_process_makes_it(tmp_path: Path) -> None:
+    process = launched.start(tmp_path, "--method", "agpo", "--jobs", "2", processes=2)
+    said = process.communicate(timeout=120)[0]
+    assert said.count("error: --jobs 2: the 2 processes of a launcher share one run at a time") == 1
+    launched.run(tmp_path, "--method", "grpo", processes=2, budget=1600)
+    said = launched.start(tmp_path, "--method", "grpo", processes=2, budget=1600).communicate(timeout=120)[0]
+    assert said.count("already holds a run; add --resume") == 1 and said.count("error: ") == 1
