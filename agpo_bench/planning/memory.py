@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agpo_bench.planning import deepspeed_memory, torch_memory
 from agpo_bench.planning.items import GIB, PHASES, Item, Phase, item, total
 from agpo_bench.planning.machine import Machine
 from agpo_bench.planning.needs import MethodNeeds
-from agpo_bench.planning.pass_memory import score_items, torch_sampler_items, update_items
+from agpo_bench.planning.pass_memory import accumulates, score_items, torch_sampler_items, update_items
 from agpo_bench.planning.shapes import ModelShape
 from agpo_bench.planning.workload import Workload
 
@@ -55,6 +55,9 @@ def plan_memory(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: W
     is_deepspeed = machine.engine == "deepspeed"
     states = deepspeed_memory.device_items if is_deepspeed else torch_memory.state_items
     items = states(shape, needs, machine)
+    if not accumulates(shape, needs, machine, work):
+        # A single backward pass makes gradients while it gives activations back.
+        items = [_after_activations(one) for one in items]
     sampler = vllm_items if machine.sampler == "vllm" else torch_sampler_items
     items += sampler(shape, machine, work)
     items += [*score_items(shape, machine, work), *update_items(shape, needs, machine, work)]
@@ -63,6 +66,10 @@ def plan_memory(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: W
         items=items,
         host_items=deepspeed_memory.host_items(shape, needs, machine),
     )
+
+
+def _after_activations(one: Item) -> Item:
+    return replace(one, phases=one.phases - {"update"}) if "gradients" in one.name and len(one.phases) == 2 else one
 
 
 def vllm_items(shape: ModelShape, machine: Machine, work: Workload) -> list[Item]:

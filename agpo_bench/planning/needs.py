@@ -89,12 +89,17 @@ def read_needs(name_or_path: str, changes: Mapping[str, Any] | None = None) -> M
     if changes or path.parent.resolve() != definitions("trainers").resolve() or not isinstance(recipe, dict):
         # Somebody's own recipe or a changed one is checked in full before anything is said about it.
         return _needs_of_loaded(name_or_path, changes)
+    return needs_of_recipe(recipe, name=path.stem)
+
+
+def needs_of_recipe(recipe: Mapping[str, Any], *, name: str) -> MethodNeeds:
+    """The needs of a recipe's content, taken as it is; ``name`` stands in where it has none."""
     parts = {slot: _part(recipe.get(slot), default) for slot, default in DEFAULT_PARTS.items()}
     chosen = {(slot, str(part["use"])) for slot, part in parts.items()}
     has_critic = parts["critic"]["use"] != "none"
     return MethodNeeds(
-        name=str(recipe.get("name", path.stem)),
-        title=str(recipe.get("title", path.stem)),
+        name=str(recipe.get("name", name)),
+        title=str(recipe.get("title", name)),
         is_preference=recipe.get("loop") == "preference",
         critic_trunk=parts["critic"].get("trunk", "shared") if has_critic else "none",
         reference=bool(chosen & NEEDS_REFERENCE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agpo_bench.planning.activations import HEAD_CHUNK, head_chunk, layer_bytes
+from agpo_bench.planning.activations import head_chunk, layer_bytes
 from agpo_bench.planning.items import Item, Phase, item
 from agpo_bench.planning.machine import Machine
 from agpo_bench.planning.needs import MethodNeeds
@@ -90,20 +90,28 @@ def _logit_items(shape: ModelShape, machine: Machine, batch: MicroBatch, *, phas
                 note="picked, then float32, over the temperature, and their log-softmax",
             ),
         ]
-    chunk = head_chunk(shape, batch)
-    items = [
+    return [
         item(
             "logits of a chunk",
-            (chunk, "logits"),
+            (head_chunk(shape, batch), "logits"),
             (12 if machine.dtype == "float32" else 14, "B"),
             phases=(phase,),
             note="float32, over the temperature, and their softmax",
         )
     ]
-    targets = batch.num_targets
-    if phase == "update" and targets <= max(1, HEAD_CHUNK // vocabulary) // 4:
-        items.append(item("kept log-softmax", (targets * vocabulary, "logits"), (4, "B"), phases=(phase,)))
-    return items
+
+
+def accumulates(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: Workload) -> bool:
+    """Whether a minibatch takes several micro-batches, so that whole gradients exist while activations do."""
+    batch = micro_batch(
+        work,
+        max_tokens=machine.micro_batch_tokens,
+        num_ranks=machine.num_gpus,
+        is_padded=machine.through_modules or not shape.is_lean,
+        pairs=needs.is_preference,
+    )
+    groups = -(-work.num_prompts // work.minibatches // machine.num_gpus)
+    return batch.num_rows < groups * (2 if needs.is_preference else work.group_size)
 
 
 def score_items(shape: ModelShape, machine: Machine, work: Workload) -> list[Item]:
@@ -137,15 +145,24 @@ def torch_sampler_items(shape: ModelShape, machine: Machine, work: Workload) -> 
     per_slot = shape.kv_elements(1) * size
     jobs = -(-work.num_prompts * max(work.group_size, work.probe_size) // machine.num_gpus)
     rows = max(1, min(jobs, machine.sampler_rows, CACHE_BYTES // (per_slot * slots)))
-    prefill = min(PREFILL_TOKENS, -(-rows // work.group_size) * lengths.longest_prompt)
-    return [
+    prompts = -(-rows // work.group_size)
+    prefill = min(PREFILL_TOKENS, prompts * lengths.longest_prompt)
+    caches = [
         item(
             "key-value cache",
             (rows, "rows"),
-            (slots, "slots"),
+            (lengths.longest_response if shape.is_lean else slots, "slots"),
             (per_slot, "B"),
             note=f"a slot: 2 × {shape.num_kv_heads} × {shape.head_dim} × {shape.num_layers} layers × {size} B; kept",
-        ),
+        )
+    ]
+    if shape.is_lean:
+        prompt_slots = (lengths.longest_prompt, "slots")
+        caches.append(
+            item("prompts' cache", (prompts, "prompts"), prompt_slots, (per_slot, "B"), note="once a group; kept")
+        )
+    return [
+        *caches,
         item(
             "next-token distributions",
             (rows, "rows"),
