@@ -175,6 +175,10 @@ def evaluate(
         "official"
     ),
     few_shot: Annotated[int, typer.Option(min=0, help="Solved examples before each question.")] = 0,
+    few_shot_source: Annotated[
+        str | None, typer.Option(help="Where they come from: train, dev, lm_eval or deepseek; default: the task's own.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which questions: test, dev or train.")] = "test",
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a response; default: as trained, else as the task says.")
     ] = None,
@@ -197,6 +201,8 @@ def evaluate(
             seed=seed,
             grading=grading,
             num_few_shot=few_shot,
+            few_shot_source=few_shot_source,
+            split=split,
             max_new_tokens=max_new_tokens,
             sampler=sampler,
         )

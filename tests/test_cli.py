@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from agpo_bench.commands.train import resume_command, split_changes
+from agpo_bench.methods.recipe import load_method
 from agpo_bench.paths import definitions
 
 
@@ -193,3 +194,8 @@ def test_one_line_of_a_recipe_changes_the_method(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     saved = yaml.safe_load((tmp_path / "runs" / "mine" / "seed-42" / "recipe.yaml").read_text())
     assert saved["clip"] == {"use": "fixed", "low": 0.1, "high": 0.2}
+
+
+def test_a_misspelt_method_is_answered_with_the_nearest_names() -> None:
+    with pytest.raises(ValueError, match=r"no method 'GSPO-sim'; did you mean gspo_sym"):
+        load_method("GSPO-sim")

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 from agpo_bench import paths
 from agpo_bench.config import Backend
+from agpo_bench.data.benchmarks import Split
 from agpo_bench.threads import limit_threads, silence_local_loading
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class EvalArguments:
     seed: int
     grading: str
     num_few_shot: int
+    few_shot_source: str | None
+    split: str
     max_new_tokens: int | None
     sampler: str
 
@@ -59,6 +63,8 @@ def run_eval(arguments: EvalArguments) -> None:
         seed=arguments.seed,
         grading=_grading(arguments.grading),
         num_few_shot=arguments.num_few_shot,
+        few_shot_source=arguments.few_shot_source,
+        split=_split(arguments.split),
         max_new_tokens=arguments.max_new_tokens,
         sampler=_sampler(arguments.sampler),
     )
@@ -68,9 +74,13 @@ def run_eval(arguments: EvalArguments) -> None:
         def progress(label: str, task: str, done: int, total: int) -> None:
             status.update(f"{label}: {task} {done}/{total}")
 
-        results = evaluate_runs(
-            arguments.out, options=options, run=arguments.run, model=arguments.model, progress=progress
-        )
+        try:
+            results = evaluate_runs(
+                arguments.out, options=options, run=arguments.run, model=arguments.model, progress=progress
+            )
+        except KeyboardInterrupt:
+            console.print("stopped; finished answers are kept: the same command goes on from them")
+            raise typer.Exit(130) from None
     print_results(results)
 
 
@@ -127,6 +137,14 @@ def _grading(mode: str) -> GradingMode:
         if mode == known:
             return known
     raise ValueError(f"no grading mode {mode!r}; there are {', '.join(valid)}")
+
+
+def _split(name: str) -> Split:
+    valid: tuple[Split, ...] = get_args(Split)
+    for known in valid:
+        if name == known:
+            return known
+    raise ValueError(f"no split {name!r}; there are {', '.join(valid)}")
 
 
 def _sampler(name: str) -> Backend:

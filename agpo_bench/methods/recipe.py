@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ def load_method(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
     text = str(name_or_path)
     path = Path(text) if text.endswith((".yaml", ".yml")) else definitions("trainers") / f"{text}.yaml"
     if not path.is_file():
+        near = get_close_matches(text.lower().replace("-", "_"), method_names(), n=3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
-            f"no method {text!r}; trainers/ has {', '.join(method_names())}, or give a recipe's .yaml path"
+            f"no method {text!r}; {hint}trainers/ has {', '.join(method_names())}, or give a recipe's .yaml path"
         )
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
