@@ -25,7 +25,7 @@ def ours(
     from agpo_bench.training.online import OnlineLoop
     from agpo_bench.training.setup import build_session
 
-    config = setting.config(args.model)
+    config = setting.config(args)
     session = build_session(config, load_method(method, changes))
     if args.lengths == "full":
         from dataclasses import replace
@@ -63,7 +63,8 @@ def peer(args: argparse.Namespace) -> Measurement:
     from agpo_bench.training.setup import model_path
 
     directory = model_path(args.model)
-    updates = setting.MINIBATCHES * setting.EPOCHS
+    sizes = setting.sizes(args)
+    updates = sizes.minibatches * setting.EPOCHS
     counted: list[int] = []
 
     def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -79,17 +80,17 @@ def peer(args: argparse.Namespace) -> Measurement:
                 block.append(watch.running())
                 block[0].__enter__()
 
-    length = {"min_new_tokens": setting.MAX_NEW_TOKENS} if args.lengths == "full" else {}
-    rows = [{"prompt": prompt.text} for prompt in setting.prompts(args.model)]
+    length = {"min_new_tokens": sizes.max_new_tokens} if args.lengths == "full" else {}
+    rows = [{"prompt": prompt.text} for prompt in setting.prompts(args)]
     with tempfile.TemporaryDirectory() as out:
         config = GRPOConfig(
             output_dir=out,
-            per_device_train_batch_size=setting.NUM_PROMPTS * setting.GROUP_SIZE // setting.MINIBATCHES,
-            steps_per_generation=setting.MINIBATCHES,
+            per_device_train_batch_size=sizes.num_prompts * sizes.group_size // sizes.minibatches,
+            steps_per_generation=sizes.minibatches,
             gradient_accumulation_steps=1,
-            num_generations=setting.GROUP_SIZE,
+            num_generations=sizes.group_size,
             num_iterations=setting.EPOCHS,
-            max_completion_length=setting.MAX_NEW_TOKENS,
+            max_completion_length=sizes.max_new_tokens,
             temperature=1.0,
             top_p=setting.TOP_P,
             beta=setting.BETA,
@@ -129,12 +130,13 @@ def peer(args: argparse.Namespace) -> Measurement:
 def compare(args: argparse.Namespace) -> list[Comparison]:
     """Speed at both lengths; memory at real lengths."""
     found = []
-    for lengths, target in (("real", 2.5), ("full", 1.3)):
+    targets, memory = ((("full", 1.5),), 0.5) if args.model == "smollm2" else ((("real", 2.5), ("full", 1.3)), 0.7)
+    for lengths, target in targets:
         args.lengths = lengths
         mine, theirs = compared("rl_step_vs_trl.py", repeats=args.repeats, options=setting.side_options(args))
-        name = f"RL step / TRL GRPOTrainer, {lengths} lengths"
+        name = f"RL step / TRL GRPOTrainer, {setting.title(args)}"
         found.append(Comparison(name=name, ours=mine, peer=theirs, target=target, what="tokens/s"))
-        found.append(Comparison(name=name, ours=mine, peer=theirs, target=0.7, what="peak memory"))
+        found.append(Comparison(name=name, ours=mine, peer=theirs, target=memory, what="peak memory"))
     return found
 
 

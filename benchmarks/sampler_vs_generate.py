@@ -19,8 +19,8 @@ from agpo_bench.training.setup import model_path
 
 
 def _batches(args: argparse.Namespace, encoder: PromptEncoder) -> list[list[tuple[str, tuple[int, ...]]]]:
-    prompts = setting.prompts(args.model)
-    size = setting.NUM_PROMPTS
+    prompts = setting.prompts(args)
+    size = setting.sizes(args).num_prompts
     return [
         [(prompt.prompt_id, encoder.encode(prompt.text)) for prompt in prompts[start : start + size]]
         for start in range(0, (args.batches + 1) * size, size)
@@ -29,6 +29,7 @@ def _batches(args: argparse.Namespace, encoder: PromptEncoder) -> list[list[tupl
 
 def ours(args: argparse.Namespace) -> Measurement:
     """The sampler of every run."""
+    sizes = setting.sizes(args)
     loaded = setting.load(args.model, lengths=args.lengths)
     sampler = TorchSampler(loaded)
     watch, tokens = Stopwatch(), 0
@@ -39,11 +40,11 @@ def ours(args: argparse.Namespace) -> Measurement:
                 prompt_ids=ids,
                 seeds=tuple(
                     sampling_seed(0, step=number, prompt_id=prompt_id, sample_index=i, phase="train")
-                    for i in range(setting.GROUP_SIZE)
+                    for i in range(sizes.group_size)
                 ),
                 temperature=1.0,
                 top_p=setting.TOP_P,
-                max_new_tokens=setting.MAX_NEW_TOKENS,
+                max_new_tokens=sizes.max_new_tokens,
             )
             for prompt_id, ids in batch
         ]
@@ -60,6 +61,7 @@ def peer(args: argparse.Namespace) -> Measurement:
     """``generate()`` on the left-padded batch."""
     from transformers import AutoModelForCausalLM, GenerationConfig
 
+    sizes = setting.sizes(args)
     loaded = setting.load(args.model, lengths=args.lengths)
     model = AutoModelForCausalLM.from_pretrained(model_path(args.model), dtype="float32").eval()
     eos = sorted(loaded.terminators)
@@ -70,14 +72,14 @@ def peer(args: argparse.Namespace) -> Measurement:
         temperature=1.0,
         top_p=setting.TOP_P,
         top_k=0,
-        max_new_tokens=setting.MAX_NEW_TOKENS,
+        max_new_tokens=sizes.max_new_tokens,
         eos_token_id=eos or None,
         pad_token_id=loaded.pad_id,
     )
     watch, tokens = Stopwatch(), 0
     torch.manual_seed(0)
     for number, batch in enumerate(_batches(args, PromptEncoder(loaded.tokenizer))):
-        rows = [ids for _, ids in batch for _ in range(setting.GROUP_SIZE)]
+        rows = [ids for _, ids in batch for _ in range(sizes.group_size)]
         width = max(map(len, rows))
         token_BT = torch.full((len(rows), width), loaded.pad_id)
         mask_BT = torch.zeros(len(rows), width, dtype=torch.long)
@@ -98,10 +100,10 @@ def peer(args: argparse.Namespace) -> Measurement:
 def compare(args: argparse.Namespace) -> list[Comparison]:
     """At real lengths and at full length."""
     found = []
-    for lengths, target in (("real", 4.0), ("full", 1.0)):
+    for lengths, target in (("real", 1.5 if args.model == "smollm2" else 4.0), ("full", 1.0)):
         args.lengths = lengths
         mine, theirs = compared("sampler_vs_generate.py", repeats=args.repeats, options=setting.side_options(args))
-        name = f"sampler / generate(), {lengths} lengths"
+        name = f"sampler / generate(), {setting.title(args)}"
         found.append(Comparison(name=name, ours=mine, peer=theirs, target=target, what="tokens/s"))
     return found
 
