@@ -18,7 +18,7 @@ SEEDS := 42,1337,2026
 PAPER := agpo,ppo,dpo,ppo_adaptive_kl,grpo,grpo_ats,agpo_no_ats,agpo_no_sigma,agpo_no_skew,agpo_no_vote,agpo_no_kl
 PAPER := $(PAPER),agpo_mad,agpo_iqr,agpo_released,grpo_eps05,grpo_g16,grpo_tau_mean,agpo_replay
 
-.PHONY: demo test test-slow test-vllm check bench paper-small grading-report docs clean
+.PHONY: demo test test-slow test-vllm test-deepspeed check bench paper-small grading-report docs clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -51,6 +51,15 @@ test-slow: .venv/installed-test
 test-vllm: .venv-vllm/installed  ## sampling, training and evaluation through vLLM on the CPU
 	.venv-vllm/bin/pytest tests/rollout/test_vllm_sampler.py tests/rollout/test_vllm_runs.py
 
+# DeepSpeed builds from source, and compiles an operator on its first start.
+.venv-deepspeed/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-deepspeed
+	.venv-deepspeed/bin/pip install --quiet $(TORCH) --editable '.[deepspeed]' 'pytest>=8' 'pytest-timeout>=2.3'
+	touch $@
+
+test-deepspeed: .venv-deepspeed/installed  ## training by two processes with ZeRO 1 to 3, on the CPU
+	PATH=$(CURDIR)/.venv-deepspeed/bin:$$PATH pytest tests/training/test_distributed_deepspeed.py
+
 check: .venv/installed-test  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,4 +82,4 @@ docs: .venv/installed  ## docs/methods.md, from the recipes
 	$(BIN)/agpo-bench methods --page docs/methods.md $(if $(RUNS),--runs $(RUNS))
 
 clean:
-	rm -rf .venv .venv-vllm runs dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm .venv-deepspeed runs dist build .pytest_cache .mypy_cache .ruff_cache

@@ -57,6 +57,7 @@ class DeepSpeedEngine:
             backend = "cpu:gloo,cuda:nccl" if policy.device.type == "cuda" else "gloo"
             store: Any = vars(dist)["HashStore"]()
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
+            os.environ.setdefault("LOCAL_RANK", "0")
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         self._policy, self._world, self._stage = policy, world, config.stage
         self.num_skipped_updates = 0

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SMALL = {
+from agpo_bench.config import RunConfig, load_config
+
+SMALL: dict[str, Any] = {
     "prompts_per_batch": 6,
     "group_size": 4,
     "max_new_tokens": 24,
@@ -19,6 +21,11 @@ SMALL = {
     "micro_batch_tokens": 512,
     "checkpoint_every_steps": 2,
 }
+
+
+def config(**settings: Any) -> RunConfig:
+    """What ``start`` starts."""
+    return load_config("embedded", **(SMALL | {"tasks": "gsm8k,math", "budget": 3000} | settings))
 
 
 def start(out: Path, *words: str, processes: int, budget: int = 3000, **settings: Any) -> subprocess.Popen[str]:
@@ -75,3 +82,18 @@ def sampled(run_directory: Path) -> list[tuple[str, int, list[int]]]:
         for line in file.read_text().splitlines()
     ]
     return [(line["prompt_id"], line["seed"], line["token_ids"]) for line in lines]
+
+
+def child(launcher: int, *, rank: int) -> int:
+    """Process id of the launcher's child with the given rank."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, IndexError):
+            continue
+        if parent == launcher and f"RANK={rank}".encode() in environment:
+            return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")
