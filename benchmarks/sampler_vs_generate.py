@@ -13,8 +13,9 @@ import torch
 from measure import Comparison, Measurement, Stopwatch, compared, report, table
 
 from agpo_bench.rollout.encoding import PromptEncoder
-from agpo_bench.rollout.sampler import SamplingRequest, sampling_seed
+from agpo_bench.rollout.sampler import Sampler, SamplingRequest, sampling_seed
 from agpo_bench.rollout.torch_sampler import TorchSampler
+from agpo_bench.training.model import LoadedModel
 from agpo_bench.training.setup import model_path
 
 
@@ -29,9 +30,13 @@ def _batches(args: argparse.Namespace, encoder: PromptEncoder) -> list[list[tupl
 
 def ours(args: argparse.Namespace) -> Measurement:
     """The sampler of every run."""
-    sizes = setting.sizes(args)
     loaded = setting.load(args.model, lengths=args.lengths)
-    sampler = TorchSampler(loaded)
+    return timed(args, TorchSampler(loaded), loaded)
+
+
+def timed(args: argparse.Namespace, sampler: Sampler, loaded: LoadedModel) -> Measurement:
+    """A sampler on every batch but the first."""
+    sizes = setting.sizes(args)
     watch, tokens = Stopwatch(), 0
     for number, batch in enumerate(_batches(args, PromptEncoder(loaded.tokenizer))):
         requests = [
