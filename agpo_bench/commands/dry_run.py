@@ -69,7 +69,7 @@ def _checks(arguments: TrainArguments, hardware: Hardware) -> list[Check]:
 
     def recipe_sentence() -> str:
         _, recipe_changes = split_changes(arguments.changes)
-        runs.extend(plan(arguments, configs, recipe_changes))
+        runs.extend(plan(arguments, configs, recipe_changes, starts_here=False))
         names = list(dict.fromkeys(run.method.name for run in runs))
         return f"{len(runs)} run{'s' * (len(runs) != 1)} of {', '.join(names)}, each with a budget for whole batches"
 

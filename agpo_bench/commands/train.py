@@ -150,11 +150,18 @@ def chosen_seeds(arguments: TrainArguments, fields: Mapping[str, Any]) -> list[i
 
 
 def plan(
-    arguments: TrainArguments, configs: Sequence[RunConfig], recipe_changes: Mapping[str, Any]
+    arguments: TrainArguments,
+    configs: Sequence[RunConfig],
+    recipe_changes: Mapping[str, Any],
+    *,
+    starts_here: bool = True,
 ) -> list[PlannedRun]:
-    """Every run of the command, checked; those that replay another run's log come last."""
+    """Every run of the command, checked; those that replay another run's log come last.
+
+    What is meant for another machine (``starts_here`` false) may need packages that are not installed on this one.
+    """
     from agpo_bench.methods.recipe import load_method, method_names
-    from agpo_bench.training.setup import check
+    from agpo_bench.training.setup import check, check_settings
 
     selectors = method_names() if arguments.method == "all" else [part.strip() for part in arguments.method.split(",")]
     runs = []
@@ -165,7 +172,7 @@ def plan(
                 f"{method.name}: its recipe fixes group_size {method.group_size}, so --set group_size would do nothing"
             )
         for config in configs:
-            check(config, method)
+            (check if starts_here else check_settings)(config, method)
             directory = paths.run_directory(arguments.out, method=method.name, seed=config.seed)
             runs.append(PlannedRun(config=config, method=method, selector=selector, directory=directory))
     runs.sort(key=lambda run: run.replays)

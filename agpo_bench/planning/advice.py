@@ -75,6 +75,9 @@ def _candidates(plan: Plan) -> list[tuple[dict[str, object], str]]:
     if not config.gradient_checkpointing:
         found.append(({"gradient_checkpointing": True}, "every block is computed twice, about a third more time"))
     base: dict[str, object] = {} if config.gradient_checkpointing else {"gradient_checkpointing": True}
+    if not config.park_reference and any(one.name == "reference" for one in plan.memory.items):
+        base = {**base, "park_reference": True}
+        found.append((base, "the reference travels to the device once a rollout batch"))
     if not plan.needs.reference and config.track_reference_kl:
         found.append(({**base, "track_reference_kl": False}, "the KL to the initial model is not measured"))
     if not is_deepspeed and config.dtype == "bfloat16":

@@ -60,7 +60,9 @@ def device_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> lis
         ]
     if needs.reference or needs.is_preference or machine.tracks_reference:
         why = "read by the loss" if needs.reference else "only to measure the KL; track_reference_kl=false drops it"
-        items.append(item("reference", (parameters, "parameters"), (size, "B"), note=f"frozen, on every rank; {why}"))
+        on_device = machine.phases_of_reference(is_preference=needs.is_preference)
+        what_for = f"frozen, on every rank; {why}"
+        items.append(item("reference", (parameters, "parameters"), (size, "B"), phases=on_device, note=what_for))
     if needs.is_preference:
         items.append(item("initial policy", (parameters, "parameters"), (size, "B"), note="samples the pairs; frozen"))
     if shape.is_lean and not machine.through_modules:
@@ -94,8 +96,11 @@ def host_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> list[
         )
     if machine.offload == "parameters":
         items.append(item("offloaded weights", (trained, "parameters"), (machine.bytes_per_number, "B"), ranks=nodes))
+    local = machine.num_gpus // nodes
+    if machine.parks_reference and (needs.reference or needs.is_preference or machine.tracks_reference):
+        parked = (machine.bytes_per_number, "B")
+        items.append(item("parked references", (local, "ranks"), (shape.num_parameters, "parameters"), parked))
     if machine.sampler == "vllm":
-        local = machine.num_gpus // nodes
         items.append(
             item(
                 "vLLM's weights asleep",

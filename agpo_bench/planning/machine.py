@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agpo_bench.planning.activations import Precision
+from agpo_bench.planning.items import PHASES, Phase
 
 EngineName = Literal["torch", "deepspeed"]
 Offload = Literal["none", "optimizer", "parameters"]
@@ -36,6 +37,7 @@ class Machine:
     vllm_ranks: int = 1
     """Devices over which one vLLM engine splits the model."""
     tracks_reference: bool = True
+    parks_reference: bool = False
 
     @property
     def usable_gib(self) -> float | None:
@@ -46,6 +48,12 @@ class Machine:
     def through_modules(self) -> bool:
         """Whether weights exist only while their module runs (ZeRO-3), which takes the library's forward pass."""
         return self.engine == "deepspeed" and self.zero_stage == 3
+
+    def phases_of_reference(self, *, is_preference: bool) -> tuple[Phase, ...]:
+        """When the frozen reference is on the device."""
+        if not self.parks_reference:
+            return PHASES
+        return ("score", "update", "step") if is_preference else ("score",)
 
     @property
     def bytes_per_number(self) -> int:

@@ -50,17 +50,18 @@ def machine_of(config: RunConfig, hardware: Hardware) -> Machine:
         host_gib=hardware.host_gib,
         gpus_per_node=hardware.gpus_per_node,
         reserve=hardware.reserve,
-        engine=getattr(config, "engine", "torch"),
-        zero_stage=getattr(config, "stage", 0),
-        offload=getattr(config, "offload", "none"),
+        engine=config.engine,
+        zero_stage=config.stage,
+        offload=config.offload,
         gradient_checkpointing=config.gradient_checkpointing,
         dtype=config.dtype,
         micro_batch_tokens=config.micro_batch_tokens,
-        sampler=getattr(config, "sampler", "torch"),
+        sampler=config.sampler,
         sampler_rows=config.sampler_rows,
         vllm_share=config.vllm_gpu_memory_utilization,
         vllm_ranks=config.vllm_tensor_parallel_size,
         tracks_reference=config.track_reference_kl,
+        parks_reference=config.park_reference,
     )
 
 

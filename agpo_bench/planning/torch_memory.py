@@ -34,7 +34,10 @@ def state_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> list
         ]
     if needs.reference or needs.is_preference or machine.tracks_reference:
         why = "read by the loss" if needs.reference else "only to measure the KL; track_reference_kl=false drops it"
-        items.append(item("reference", (parameters, "parameters"), (size, "B"), note=f"frozen; {why}"))
+        on_device = machine.phases_of_reference(is_preference=needs.is_preference)
+        items.append(
+            item("reference", (parameters, "parameters"), (size, "B"), phases=on_device, note=f"frozen; {why}")
+        )
     if needs.is_preference:
         items.append(item("initial policy", (parameters, "parameters"), (size, "B"), note="samples the pairs; frozen"))
     items += _copies(shape, machine, passes=2 if has_trunk else 1, num_samplers=2 if needs.is_preference else 1)

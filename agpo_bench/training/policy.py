@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -76,6 +77,7 @@ class Policy:
         options: dict[str, Any] = {"compute_dtype": loaded.compute_dtype, "checkpointing": gradient_checkpointing}
         self._forward = make_forward(model, through_modules=through_modules, **options)
         self._modules: dict[str, nn.Module] = {"model": model}
+        self._parked: list[tuple[nn.Parameter, Tensor]] = []
         self._value_forward: Forward | None = None
         if value_head == "separate":
             trunk = copy.deepcopy(model.base_model)
@@ -176,6 +178,24 @@ class Policy:
         """A reference policy: the weights as they are now, in the compute type, without gradients or value head."""
         model = copy.deepcopy(self.loaded.model).to(self.loaded.compute_dtype)
         return Policy(replace(self.loaded, model=model, fingerprint=weights_fingerprint(model)), is_frozen=True)
+
+    def park(self) -> None:
+        """Let a frozen policy's weights wait in the memory of the host; ``at_hand`` brings them to the device."""
+        for parameter in self.parameters():
+            host = parameter.data.cpu()
+            self._parked.append((parameter, host.pin_memory() if self.device.type == "cuda" else host))
+            parameter.data = self._parked[-1][1]
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """A context in which the weights of a parked policy are on its device; nothing for any other."""
+        for parameter, host in self._parked:
+            parameter.data = host.to(self.device, non_blocking=True)
+        try:
+            yield
+        finally:
+            for parameter, host in self._parked:
+                parameter.data = host
 
     def fingerprint(self) -> str:
         """sha256 of the model's weights as they are now."""

@@ -116,13 +116,15 @@ class PreferenceLoop:
     def _update(self, chosen: Sequence[ScoredSequence], rejected: Sequence[ScoredSequence]) -> _Report:
         """All epochs and minibatches over the step's pairs; none when no group had a pair."""
         session, config = self.session, self.session.config
+        assert session.reference is not None
         report = _Report()
-        for _ in range(config.epochs_per_batch):
-            order = torch.randperm(len(chosen), generator=session.generator).tolist()
-            count = min(config.minibatches_per_epoch, len(order))
-            for number in range(count):
-                rows = order[number * len(order) // count : (number + 1) * len(order) // count]
-                self._update_once([chosen[row] for row in rows], [rejected[row] for row in rows], report)
+        with session.reference.at_hand():
+            for _ in range(config.epochs_per_batch):
+                order = torch.randperm(len(chosen), generator=session.generator).tolist()
+                count = min(config.minibatches_per_epoch, len(order))
+                for number in range(count):
+                    rows = order[number * len(order) // count : (number + 1) * len(order) // count]
+                    self._update_once([chosen[row] for row in rows], [rejected[row] for row in rows], report)
         report.sums = sums_of_all(session.world, report.sums)
         return report
 

@@ -49,7 +49,9 @@ OnStart = Callable[[Session], None]
 OnStep = Callable[[Session, StepRecord], None]
 
 
-MACHINE_FIELDS = frozenset({"num_threads", "device", "engine", "zero_stage", "offload", "gradient_checkpointing"})
+MACHINE_FIELDS = frozenset(
+    {"num_threads", "device", "engine", "zero_stage", "offload", "park_reference", "gradient_checkpointing"}
+)
 """Fields that say how a machine computes the run and not what: they may change between stopping and resuming."""
 
 

@@ -64,6 +64,8 @@ def build_session(config: RunConfig, method: Method, *, world: World = ALONE) ->
     )
     needs_reference = method.needs.reference or config.track_reference_kl or method.loop == "preference"
     reference = policy.frozen_copy() if needs_reference else None
+    if config.park_reference and reference is not None:
+        reference.park()
     engine = make_engine(policy, config, world)  # before the sampler: it may move the weights
     with engine.whole_weights():
         sampler = make_sampler(config, loaded)
@@ -118,13 +120,22 @@ def make_engine(policy: Policy, config: RunConfig, world: World) -> Engine:
 
 
 def check(config: RunConfig, method: Method) -> None:
-    """Refuse what cannot work together, before anything is loaded."""
-    check_engine(config)
-    method.check_run(group_size=config.group_size, updates_per_rollout=config.updates_per_rollout)
+    """Refuse what cannot work together or is not installed, before anything is loaded."""
+    check_settings(config, method)
+    if config.engine == "deepspeed":
+        from agpo_bench.training.deepspeed_engine import require_deepspeed
+
+        require_deepspeed()
     if config.sampler == "vllm":
         from agpo_bench.rollout.vllm_engine import require_vllm
 
         require_vllm()
+
+
+def check_settings(config: RunConfig, method: Method) -> None:
+    """Refuse what cannot work together, whatever is installed."""
+    check_engine(config)
+    method.check_run(group_size=config.group_size, updates_per_rollout=config.updates_per_rollout)
     size = method.rollouts_per_prompt(config.group_size)
     worst = worst_case_tokens(config, method)
     if config.budget < worst:
@@ -136,7 +147,7 @@ def check(config: RunConfig, method: Method) -> None:
 
 
 def check_engine(config: RunConfig) -> None:
-    """Refuse settings that the engine has no use for, and an engine that is not installed."""
+    """Refuse settings that the engine has no use for."""
     if config.engine == "torch":
         for name, value, default in (("zero_stage", config.zero_stage, None), ("offload", config.offload, "none")):
             if value != default:
@@ -144,9 +155,6 @@ def check_engine(config: RunConfig) -> None:
         return
     if config.offload == "parameters" and config.stage != 3:
         raise ValueError(f"offload = parameters needs zero_stage 3, which shares them out; it is {config.stage}")
-    from agpo_bench.training.deepspeed_engine import require_deepspeed
-
-    require_deepspeed()
 
 
 def check_logs(method: Method) -> None:

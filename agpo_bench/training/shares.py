@@ -76,7 +76,7 @@ def score(
     shares = balanced_shares([sequence.num_tokens for sequence in sequences], world.size)
     own = [sequences[position] for position in shares[world.rank]]
     part: TokenLogprobs | None = None
-    with session.engine.whole_weights():
+    with session.engine.whole_weights(), policy.at_hand():
         if own:
             part = policy.score(own, max_tokens=most, with_entropy=with_entropy, with_values=with_values)
     if world.size == 1:
