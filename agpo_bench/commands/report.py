@@ -33,7 +33,7 @@ def run_report(
         allow_mixed=allow_mixed,
     )
     console = Console()
-    differences = [section for section in report.tables if section.is_against_paper]
+    differences = [section for section in report.tables[1:] if section.is_against_paper]
     for section in [*report.tables[:1], *differences]:
         _show(section, console)
     for title, reason in sorted(report.not_printed.items()):

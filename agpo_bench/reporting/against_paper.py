@@ -1,4 +1,4 @@
-"""Our table minus a published one, and what differs in how they were made."""
+"""Our table beside a published one, and what differs in how they were made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from agpo_bench import paths
 from agpo_bench.reporting.collect import Collection
 from agpo_bench.reporting.published import PublishedTable, read_published
-from agpo_bench.reporting.tables import Cell, Table
+from agpo_bench.reporting.tables import Cell, Column, Row, Table
 
 
 def published(name: str) -> PublishedTable:
@@ -17,36 +17,45 @@ def published(name: str) -> PublishedTable:
     return read_published(paths.definitions("reports") / "paper" / f"{name}.csv")
 
 
-def minus_paper(table: Table, paper: PublishedTable) -> Table | None:
-    """A column of differences for every column both have, a row for every method both have; None without any."""
+def beside_paper(table: Table, paper: PublishedTable) -> Table | None:
+    """The table with a column of differences after every column that both have; None without a cell in common."""
     known = {column for row in paper.rows.values() for column in row}
-    columns = [i for i, column in enumerate(table.columns) if column.task in known]
-    rows = [
-        replace(row, minus=None, cells=tuple(_difference(row.cells[i], paper, row.method, table, i) for i in columns))
-        for row in table.rows
-        if row.method in paper.rows and row.minus is None
-    ]
-    if not rows or not columns:
+    common = [column.task is not None and column.task in known for column in table.columns]
+    if not any(common) or not any(row.method in paper.rows and row.minus is None for row in table.rows):
         return None
-    return replace(
-        table,
-        name=f"{table.name}_minus_paper",
-        title=f"{table.heading}: ours minus the paper",
-        columns=tuple(replace(table.columns[i], better="neither", task=None) for i in columns),
-        rows=tuple(rows),
-    )
+    columns = [
+        one
+        for column, has_theirs in zip(table.columns, common, strict=True)
+        for one in (column, *([_beside(column)] if has_theirs else []))
+    ]
+    rows = [
+        replace(
+            row,
+            cells=tuple(
+                cell
+                for index, has_theirs in enumerate(common)
+                for cell in (row.cells[index], *([_difference(row, paper, table, index)] if has_theirs else []))
+            ),
+        )
+        for row in table.rows
+    ]
+    return replace(table, columns=tuple(columns), rows=tuple(rows))
 
 
-def _difference(cell: Cell, paper: PublishedTable, method: str, table: Table, index: int) -> Cell:
-    column = table.columns[index].task
-    text = paper.rows[method].get(column or "")
+def _beside(column: Column) -> Column:
+    return replace(column, title="− paper", better="neither", task=None, beside=column.title)
+
+
+def _difference(row: Row, paper: PublishedTable, table: Table, index: int) -> Cell:
+    cell, column = row.cells[index], table.columns[index].task
+    text = paper.rows[row.method].get(column or "") if row.method in paper.rows and row.minus is None else None
     if text is None or cell.value is None:
         return Cell(decimals=cell.decimals, note=cell.note or "not in the paper")
     return replace(cell, mark="", doubt="", baseline=Cell(per_seed=(Fraction(text),), decimals=cell.decimals))
 
 
-def comparison_caption(table: Table, paper: PublishedTable, collections: Sequence[Collection]) -> str:
-    """Source and every difference of setting in one paragraph."""
+def comparison_caption(paper: PublishedTable, collections: Sequence[Collection]) -> str:
+    """What the columns of differences are, and every difference of setting."""
     collection = collections[0]
     results = [one.result for one in collection.evaluated.values()]
     runs = collection.runs
@@ -69,4 +78,4 @@ def comparison_caption(table: Table, paper: PublishedTable, collections: Sequenc
     if other:
         told.append("items: " + ", ".join(other))
     differs = f"What differs in setting: {'; '.join(told)}." if told else "No stated difference in setting."
-    return f"{table.heading} ({paper.source}). Points, ours minus theirs, before rounding ours. {differs}"
+    return f"− paper: points, ours minus {paper.source}, before rounding ours. {differs}"

@@ -19,32 +19,36 @@ MIN_SEEDS = 3
 BOOTSTRAP_SEED = 20_240
 FEW_SEEDS = f"‡ The claim rests on fewer than {MIN_SEEDS} seeds."
 OVERLAP = "† Best by its mean only: the 95 % intervals over seeds overlap with another row's."
+NO_GAIN = "§ Best of the methods, and no better than the initial model."
 
 
 def marked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
     """Mark best and second best of each column at printed precision; ties share a mark, two firsts leave no second.
 
-    Differences are not ranked: their rows may have different baselines.
+    Differences are not ranked: their rows may have different baselines. Neither is the initial model: it is what the
+    methods are compared from, printed in some tables and not in others. A best that does not pass it says so.
     """
+    ranks = [row.method != INITIAL_MODEL for row in rows]
     marks: list[list[Mark]] = [["" for _ in columns] for _ in rows]
     doubts: list[list[str]] = [[cell.doubt for cell in row.cells] for row in rows]
     for index, column in enumerate(columns):
         cells = [row.cells[index] for row in rows]
         if column.better == "neither" or any(cell.baseline is not None for cell in cells):
             continue
-        printed = [None if c.mean is None else Fraction(round_half_up(c.mean, column.decimals)) for c in cells]
+        exact = [None if c.mean is None else Fraction(round_half_up(c.mean, column.decimals)) for c in cells]
+        printed = [value if is_ranked else None for value, is_ranked in zip(exact, ranks, strict=True)]
+        initial = [value for value, is_ranked in zip(exact, ranks, strict=True) if value is not None and not is_ranked]
         ranked = sorted((value for value in printed if value is not None), reverse=column.better == "higher")
         if len(set(ranked)) < 2:
             continue
         for row_index, value in enumerate(printed):
             if value is not None and value in ranked[:2]:
                 marks[row_index][index] = "best" if value == ranked[0] else "second"
-        best = [cell for cell, value in zip(cells, printed, strict=True) if value == ranked[0]]
         others = [cell for cell, value in zip(cells, printed, strict=True) if value not in (None, ranked[0])]
-        for row_index, cell in enumerate(cells):
-            if cell in best:
-                is_trained = rows[row_index].method != INITIAL_MODEL
-                doubts[row_index][index] = _doubt(cell, others, is_trained=is_trained)
+        has_gained = all(ranked[0] > value if column.better == "higher" else ranked[0] < value for value in initial)
+        for row_index, value in enumerate(printed):
+            if value == ranked[0]:
+                doubts[row_index][index] = _doubt(cells[row_index], others, has_gained=has_gained)
     return [
         replace(
             row,
@@ -57,16 +61,18 @@ def marked(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
     ]
 
 
-def _doubt(best: Cell, others: Sequence[Cell], *, is_trained: bool) -> str:
-    if is_trained and len(best.per_seed) < MIN_SEEDS:
+def _doubt(best: Cell, others: Sequence[Cell], *, has_gained: bool) -> str:
+    if len(best.per_seed) < MIN_SEEDS:
         return FEW_SEEDS
+    if not has_gained:
+        return NO_GAIN
     low, high = _bounds(best)
     return OVERLAP if any(_bounds(other)[0] <= high and low <= _bounds(other)[1] for other in others) else ""
 
 
 def _bounds(cell: Cell) -> tuple[float, float]:
     interval = cell.interval
-    if interval is None:  # one value (the initial model): a point
+    if interval is None:  # one value: a point
         return float(cell.value or 0), float(cell.value or 0)
     return interval.low, interval.high
 

@@ -13,6 +13,7 @@ import yaml
 from agpo_bench import paths
 from agpo_bench.config import config_from
 from agpo_bench.evaluation.results import EvalResult
+from agpo_bench.planning.needs import needs_of_recipe
 from agpo_bench.reporting.item_scores import ItemScores, disagreements, read_all
 
 Key = tuple[str, int | None, str]
@@ -63,6 +64,14 @@ class TrainedRun:
     def updates_per_rollout(self) -> int:
         """Optimiser updates a rollout batch."""
         return config_from(self.config).updates_per_rollout
+
+    @property
+    def worst_batch_tokens(self) -> int:
+        """Tokens of one rollout batch if every response runs to the limit, the probe included."""
+        config, needs = config_from(self.config), needs_of_recipe(self.recipe, name=self.method)
+        size = config.group_size
+        num_prompts = config.prompts_per_batch * (size if needs.own_group_size == 1 else 1)
+        return num_prompts * (needs.rollouts_per_prompt(size) + needs.probe_size(size)) * config.max_new_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

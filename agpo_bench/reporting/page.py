@@ -128,7 +128,7 @@ def _shown_table(section: Section, table: Table, sources: _Sources) -> dict[str,
         cells = []
         for c, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
             identity = f"{section.anchor}.{r}.{c}"
-            sources.add(identity, f"{row.title}, {column.title}", cell, row)
+            sources.add(identity, f"{row.title}, {column.own_title}", cell, row)
             cells.append(
                 {
                     "id": identity,
@@ -137,7 +137,7 @@ def _shown_table(section: Section, table: Table, sources: _Sources) -> dict[str,
                     "marks": cell.printed_marks(),
                     "mark": cell.mark,
                     "sort": "" if cell.mean is None else repr(float(cell.mean)),
-                    "label": f"{row.title}, {column.title}: {cell.printed()}. Where it comes from",
+                    "label": f"{row.title}, {column.own_title}: {cell.printed()}. Where it comes from",
                 }
             )
         rows.append({"title": row.title, "cells": cells})

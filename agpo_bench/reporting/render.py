@@ -43,9 +43,14 @@ _TEX_SPECIAL = {
     "→": r"$\rightarrow$",
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",
+    "§": r"\S{}",
     "…": r"\dots{}",
     "’": "'",
 }
+
+
+_MAX_TEX_COLUMNS = 12
+"""A table with more is scaled down to the width of the text."""
 
 
 def escape_tex(text: str) -> str:
@@ -91,6 +96,7 @@ def render_tex(table: Table, *, caption: str, warnings: Sequence[str]) -> str:
         label=table.name.replace("_", "-"),
         formats=[_table_format([row.cells[index] for row in table.rows]) for index in range(len(table.columns))],
         columns=[escape_tex(column.title) for column in table.columns],
+        is_wide=len(table.columns) > _MAX_TEX_COLUMNS,
         spans=spans if any(span["title"] for span in spans) else [],
         rows=[[escape_tex(row.title), *(part for cell in row.cells for part in _tex_cell(cell))] for row in table.rows],
         warnings=[escape_tex(warning) for warning in warnings],
@@ -122,7 +128,7 @@ def _tex_cell(cell: Cell) -> tuple[str, str]:
         text = (r"\bfseries " if cell.mark == "best" else r"\itshape ") + text
     spread = cell.printed_spread()
     after = rf"{{\scriptsize$\pm$\,{spread}}}" if spread else ""
-    marks = cell.stars + {"": "", "†": r"\dagger", "‡": r"\ddagger"}[cell.doubt[:1]]
+    marks = cell.stars + {"": "", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}[cell.doubt[:1]]
     return text, after + (f"$^{{{marks}}}$" if marks else "")
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from agpo_bench.data.benchmarks import load_task
 from agpo_bench.files import write_whole
 from agpo_bench.reporting import tidy
-from agpo_bench.reporting.against_paper import comparison_caption, minus_paper, published
+from agpo_bench.reporting.against_paper import beside_paper, comparison_caption, published
 from agpo_bench.reporting.captions import table_caption, tasks_of, uses_draws
 from agpo_bench.reporting.collect import Collection, collect
 from agpo_bench.reporting.figure_data import Figure, curve_figure, heatmap_figure, metrics_figure
@@ -28,7 +28,6 @@ from agpo_bench.reporting.spec import (
     load_spec,
     spec_names,
 )
-from agpo_bench.reporting.tables import Table
 from agpo_bench.reporting.validators import impossible_means, mismatches, warnings
 
 FORMATS = ("md", "tex", "html", "csv")
@@ -105,26 +104,23 @@ class _Builder:
         title = spec.title + self._family(collections)
         caption = table_caption(table, collections, tasks, mixed=mixed)
         remarks = [*impossible_means(table), *(w for c in collections for w in warnings(c, tasks))]
-        self.sections.append(
-            Section(anchor=name, title=title, caption=caption, warnings=tuple(dict.fromkeys(remarks)), table=table)
-        )
+        is_against_paper = False
         if self.compare == "paper" and spec.paper is not None:
-            self._compare(table, spec.paper, collections)
-
-    def _compare(self, table: Table, paper_name: str, collections: tuple[Collection, ...]) -> None:
-        paper = published(paper_name)
-        difference = minus_paper(table, paper)
-        if difference is None:
-            self.not_printed.setdefault(f"{table.heading} against {paper.source}", "no method and column in common")
-            return
-        caption = comparison_caption(difference, paper, collections)
+            paper = published(spec.paper)
+            compared = beside_paper(table, paper)
+            if compared is None:
+                self.not_printed.setdefault(f"{table.heading} against {paper.source}", "no method and column in common")
+            else:
+                table, is_against_paper = compared, True
+                caption = f"{caption} {comparison_caption(paper, collections)}"
         self.sections.append(
             Section(
-                anchor=difference.name,
-                title=difference.heading + self._family(collections),
+                anchor=name,
+                title=title,
                 caption=caption,
-                table=difference,
-                is_against_paper=True,
+                warnings=tuple(dict.fromkeys(remarks)),
+                table=table,
+                is_against_paper=is_against_paper,
             )
         )
 

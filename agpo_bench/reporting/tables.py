@@ -26,6 +26,18 @@ class Column:
     better: Better
     task: str | None = None
     """The task whose greedy score the column prints; ``average`` for their mean."""
+    beside: str = ""
+    """Title of the column that this one compares with a published table; empty for any other column."""
+
+    @property
+    def own_title(self) -> str:
+        """For a column of differences with the column that it belongs to."""
+        return f"{self.beside} {self.title}" if self.beside else self.title
+
+    @property
+    def full_title(self) -> str:
+        """With the group."""
+        return f"{self.group}: {self.own_title}" if self.group else self.own_title
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ def trace(tables: Sequence[Table], root: Path) -> str:
                         row.method,
                         row.minus or "",
                         " ".join(map(str, row.seeds)),
-                        f"{column.group}: {column.title}" if column.group else column.title,
+                        column.full_title,
                         cell.printed(),
                         "" if cell.mean is None else repr(float(cell.mean)),
                         json.dumps([float(value) for value in cell.per_seed]),

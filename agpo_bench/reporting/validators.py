@@ -12,16 +12,13 @@ from typing import Any
 from agpo_bench import paths
 from agpo_bench.data.benchmarks import load_task
 from agpo_bench.evaluation.results import EvalResult
-from agpo_bench.reporting.collect import Collection
+from agpo_bench.reporting.collect import Collection, TrainedRun
 from agpo_bench.reporting.significance import grim
 from agpo_bench.reporting.tables import Table
 
 MAX_TRUNCATION_RATE = 0.05
 MIN_PARSE_RATE = 0.9
 MIN_SEEDS = 3
-MAX_BUDGET_SPREAD = 0.02
-"""Largest relative difference of tokens used between runs of one table that passes without a remark."""
-
 _MUST_AGREE = (
     ("data_source", "data sources"),
     ("data_checksum", "versions of the data"),
@@ -172,10 +169,23 @@ def _data(collection: Collection) -> Iterable[str]:
 
 
 def _budgets(collection: Collection) -> Iterable[str]:
-    used = {f"{run.method}/seed-{run.seed}": run.tokens_used for run in collection.runs if run.is_finished}
-    if used and max(used.values()) - min(used.values()) > MAX_BUDGET_SPREAD * max(used.values()):
-        least, most = min(used, key=lambda key: used[key]), max(used, key=lambda key: used[key])
-        yield f"Unequal budgets: {least} used {used[least]:,} tokens, {most} used {used[most]:,}."
+    """A run ends with the rollout batch that spends its budget, so totals may differ by one batch and no more."""
+    finished = [run for run in collection.runs if run.is_finished]
+    if len({run.budget for run in finished}) > 1:
+        least, most = min(finished, key=lambda run: run.budget), max(finished, key=lambda run: run.budget)
+        yield f"Unequal budgets: {_tokens(least, least.budget)}, {_tokens(most, most.budget)}."
+    elif finished:
+        least, most = (choose(finished, key=lambda run: run.tokens_used) for choose in (min, max))
+        batch = max(run.worst_batch_tokens for run in finished)
+        if most.tokens_used - least.tokens_used > batch:
+            yield (
+                f"Unequal totals: {_tokens(least, least.tokens_used)}, {_tokens(most, most.tokens_used)}: more than "
+                f"one rollout batch ({batch:,} tokens at most) apart."
+            )
+
+
+def _tokens(run: TrainedRun, count: int) -> str:
+    return f"{run.method}/seed-{run.seed} {count:,} tokens"
 
 
 def _missing_initial(collection: Collection, tasks: Sequence[str]) -> Iterable[str]:

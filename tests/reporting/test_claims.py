@@ -11,7 +11,7 @@ from scipy import stats
 
 from agpo_bench.cli import main
 from agpo_bench.reporting.captions import training_sentences
-from agpo_bench.reporting.claims import FEW_SEEDS, OVERLAP
+from agpo_bench.reporting.claims import FEW_SEEDS, NO_GAIN, OVERLAP
 from agpo_bench.reporting.collect import collect
 from agpo_bench.reporting.fill import fill
 from agpo_bench.reporting.report import build_report
@@ -70,17 +70,30 @@ def test_items_are_paired_by_item_and_not_by_place(tmp_path: Path, write_run: Ru
 def test_a_best_that_intervals_do_not_separate_is_doubted(runs: Path, tmp_path: Path, write_run: RunWriter) -> None:
     rows = {row.method: row for row in _table(runs).rows}
     assert rows["agpo"].cells[1].doubt == OVERLAP
-    assert rows["grpo"].cells[0].doubt == ""  # above the initial model by far; AGPO shares the mark
+    assert rows["grpo"].cells[0].doubt == ""  # all methods tie, so none is best
     write_run(tmp_path / "few", "grpo", 42, {"gsm8k": 100})
     write_run(tmp_path / "few", "agpo", 42, {"gsm8k": 180})
     assert {row.method: row.cells[0].doubt for row in _table(tmp_path / "few").rows} == {"grpo": "", "agpo": FEW_SEEDS}
 
 
-def test_an_untrained_model_that_is_best_is_not_said_to_lack_seeds(tmp_path: Path, write_run: RunWriter) -> None:
-    write_run(tmp_path, "initial", None, {"gsm8k": 180})
-    for seed, score_sum in ((42, 100), (1337, 102), (2026, 104)):
-        write_run(tmp_path, "grpo", seed, {"gsm8k": score_sum})
-    assert [row.cells[0].doubt for row in _table(tmp_path).rows] == ["", ""]
+def test_the_initial_model_is_not_ranked_and_a_best_that_does_not_pass_it_says_so(
+    tmp_path: Path, write_run: RunWriter
+) -> None:
+    write_run(tmp_path, "initial", None, {"gsm8k": 104, "cmath": 20})
+    for seed, better, worse in ((42, 100, 60), (1337, 102, 61), (2026, 104, 62)):
+        write_run(tmp_path, "agpo", seed, {"gsm8k": better, "cmath": better})
+        write_run(tmp_path, "grpo", seed, {"gsm8k": worse, "cmath": worse})
+    table = _table(tmp_path)
+    rows = {row.method: row for row in table.rows}
+    assert [cell.mark for cell in rows["initial"].cells] == ["", "", ""]
+    assert [cell.mark for cell in rows["agpo"].cells] == ["best", "best", "best"]
+    assert [cell.mark for cell in rows["grpo"].cells] == ["second", "second", "second"]
+    # GSM8K: 51.0 against the initial model's 52.0.
+    assert [cell.doubt for cell in rows["agpo"].cells] == [NO_GAIN, "", ""]
+    without = _table(tmp_path, initial_row=False)
+    assert [[cell.mark for cell in row.cells] for row in without.rows] == [
+        [cell.mark for cell in row.cells] for row in table.rows if row.method != "initial"
+    ]
 
 
 def test_captions_name_the_training_data(runs: Path) -> None:
@@ -142,9 +155,14 @@ def test_ours_minus_the_paper_says_what_differs(runs: Path, tmp_path: Path) -> N
     assert section.table is not None
     row = next(row for row in section.table.rows if row.method == "agpo")
     # 52.0 - 67.3 and 65.0 - 77.6
-    columns = [column.title for column in section.table.columns]
-    assert row.cells[columns.index("GSM8K")].printed() == "-15.3"
-    assert row.cells[columns.index("CMATH")].printed() == "-12.6"
+    columns = [column.full_title for column in section.table.columns]
+    assert row.cells[columns.index("English: GSM8K − paper")].printed() == "-15.3"
+    assert row.cells[columns.index("Chinese: CMATH − paper")].printed() == "-12.6"
+    # Beside the numbers they belong to, and nothing for a row that the paper does not have.
+    assert row.cells[columns.index("English: GSM8K − paper") - 1].printed_mean() == "52.0"
+    initial = section.table.rows[0]
+    assert initial.method == "initial"
+    assert initial.cells[columns.index("English: GSM8K − paper")].note == "not in the paper"
     assert "model: Qwen2.5-14B there, embedded here" in section.caption
     assert "budget: 300,000,000 there, 150,000 here" in section.caption
     assert "gsm8k 1319 there, 200 here" in section.caption

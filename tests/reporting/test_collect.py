@@ -142,6 +142,31 @@ def test_runs_of_different_budgets_or_recipes_are_refused(runs: Path) -> None:
     assert not any("sampler_rows" in sentence for sentence in told)  # changes speed only
 
 
+def test_totals_may_differ_by_one_rollout_batch(runs: Path) -> None:
+    """32 prompts, groups of 8, 40 tokens: 10,240 at most. A probe of 8 doubles it."""
+    ledger, recipe = (runs / "agpo" / "seed-42" / name for name in ("ledger.json", "recipe.yaml"))
+
+    def told(used: int) -> list[str]:
+        ledger.write_text(json.dumps({"budget": 150_000, "used": used, "phases": {}}), encoding="utf-8")
+        return [sentence for sentence in warnings(collect(runs)[0], ["gsm8k"]) if sentence.startswith("Unequal")]
+
+    assert told(150_100 + 10_240) == []
+    (sentence,) = told(150_100 + 10_241)
+    assert sentence.endswith("more than one rollout batch (10,240 tokens at most) apart.")
+    assert "agpo/seed-42 160,341 tokens" in sentence
+    recipe.write_text(yaml.safe_dump({"name": "agpo", "title": "AGPO", "probe": {"use": "group"}}), encoding="utf-8")
+    assert told(150_100 + 20_480) == []
+    assert len(told(150_100 + 20_481)) == 1
+
+
+def test_different_budgets_are_unequal_whatever_was_used(runs: Path) -> None:
+    config = runs / "agpo" / "seed-42" / "config.yaml"
+    content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    config.write_text(yaml.safe_dump(content | {"budget": 149_000}), encoding="utf-8")
+    told = warnings(collect(runs)[0], ["gsm8k"])
+    assert any(sentence.startswith("Unequal budgets: agpo/seed-42 149,000 tokens, ") for sentence in told)
+
+
 def test_two_runs_of_one_seed_are_refused(tmp_path: Path, write_run: RunWriter) -> None:
     for experiment in ("first", "second"):
         write_run(tmp_path / experiment, "grpo", 42, {"gsm8k": 100})

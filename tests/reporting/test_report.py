@@ -34,7 +34,7 @@ TITLES = {"gsm8k": "GSM8K", "cmath": "CMATH"}
 
 
 def test_markdown_equals_the_golden_file(runs: Path) -> None:
-    # By hand: GRPO gsm8k 50, 52, 54 -> 52.0 ± 2.0; AGPO 51.5, 52.5, 52 -> 52.0 ± 0.5: a tie, both best.
+    # By hand: GRPO gsm8k 50, 52, 54 -> 52.0 ± 2.0; AGPO 51.5, 52.5, 52 -> 52.0 ± 0.5: all methods tie, none is best.
     # cmath: GRPO 60.5, 59.5, 60 -> 60.0 ± 0.5; AGPO 70, 65, 60 -> 65.0 ± 5.0.
     # Average by seed: GRPO 55.25, 55.75, 57 -> 56.0 ± 0.9; AGPO 60.75, 58.75, 56 -> 58.5 ± 2.4.
     # Daggers: 65.0 ± 2.484 * 5.0 and 58.5 ± 2.484 * 2.4 reach into GRPO's intervals.
@@ -53,7 +53,7 @@ def test_latex_equals_the_golden_file(runs: Path) -> None:
 def test_every_table_compiles_with_pdflatex_without_a_warning(runs: Path, tmp_path: Path) -> None:
     report = build_report(runs, out=tmp_path / "report", formats=["tex"], compare="paper")
     inputs = "\n".join(rf"\input{{{file.name}}}" for file in report.files if file.suffix == ".tex")
-    packages = r"\usepackage[margin=1cm,landscape,a3paper]{geometry}\usepackage{booktabs,siunitx}"
+    packages = r"\usepackage[margin=1cm,landscape,a3paper]{geometry}\usepackage{booktabs,siunitx,graphicx}"
     body = r"\documentclass{article}" + packages + r"\begin{document}\footnotesize " + inputs + r"\end{document}"
     (tmp_path / "report" / "main.tex").write_text(body, encoding="utf-8")
     for _ in range(2):  # the second pass resolves the labels
