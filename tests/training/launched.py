@@ -48,7 +48,7 @@ def start(out: Path, *words: str, processes: int, budget: int = 3000, **settings
 def run(out: Path, *words: str, processes: int, **settings: Any) -> str:
     """Run it to its end; what it said."""
     process = start(out, *words, processes=processes, **settings)
-    said = process.communicate(timeout=540)[0]
+    said = process.communicate(timeout=1100)[0]
     assert process.returncode == 0, said
     return said
 
