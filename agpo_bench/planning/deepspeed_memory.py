@@ -45,7 +45,7 @@ def device_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> lis
     # ZeRO-3 exchanges one bucket while it fills the other.
     bucket = (min(trained, BUCKET_ELEMENTS), "gradients")
     items += [
-        item("reduce buckets", (2 if stage == 3 else 1, "of"), bucket, (size, "B"), phases=("update",)),
+        item("reduce buckets", (2 if stage == 3 else 1, "bucket"), bucket, (size, "B"), phases=("update",)),
         item("gather bucket", bucket, (size, "B"), phases=("step",), note="of the new weights"),
     ]
     if machine.offload == "none":

@@ -38,8 +38,8 @@ def test_the_listing_is_the_registry() -> None:
 
 
 def test_a_changed_recipe_has_the_changed_needs() -> None:
-    assert read_needs("ppo").critic_trunk == "shared"
-    assert read_needs("ppo", {"critic.trunk": "separate"}).critic_trunk == "separate"
+    assert read_needs("ppo").critic_trunk == "separate"
+    assert read_needs("ppo", {"critic.trunk": "shared"}).critic_trunk == "shared"
     assert read_needs("agpo", {"probe.size": 4}).probe_size(8) == 4
 
 

@@ -1,0 +1,261 @@
+"""Peak memory of whole training runs on a CPU against what ``agpo_bench.planning`` foresees.
+
+A case is a process of its own that trains a random model of some shape for two rollout batches with checkpoints, and
+reports its largest resident memory. The same run with a model of a few thousand parameters of the same family is
+what Python, the libraries and the data take; it is subtracted. Responses of a random model run to their limit, which is
+the case that a plan describes.
+
+glibc keeps freed blocks below 32 MB for later, as CUDA's allocator does; ``live`` runs it so that it returns them at
+once (``MALLOC_MMAP_THRESHOLD_``), which shows what the run holds, ``plain`` as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIVE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run: a model's sizes and the settings that memory depends on."""
+
+    name: str
+    method: str = "grpo"
+    family: str = "llama"
+    hidden: int = 256
+    inner: int = 704
+    layers: int = 6
+    heads: int = 8
+    kv_heads: int = 4
+    vocabulary: int = 4096
+    tied: bool = True
+    prompts: int = 4
+    group_size: int = 4
+    new_tokens: int = 48
+    micro_batch_tokens: int = 512
+    changes: tuple[str, ...] = ()
+    """As ``--set`` takes them."""
+
+
+SMALL = {"hidden": 256, "inner": 704, "layers": 6, "vocabulary": 4096}
+MIDDLE = {"hidden": 512, "inner": 1408, "layers": 5, "vocabulary": 16384}
+LARGE = {"hidden": 768, "inner": 2048, "layers": 6, "vocabulary": 16384, "heads": 12, "tied": False}
+CASES = (
+    Case(name="5M Llama, GRPO, 512 tokens", **SMALL, micro_batch_tokens=512),
+    Case(name="5M Llama, GRPO, 1024 tokens", **SMALL, prompts=6, group_size=8, micro_batch_tokens=1024),
+    Case(name="23M Llama, GRPO, 512 tokens", **MIDDLE, micro_batch_tokens=512),
+    Case(name="23M Llama, PPO with a critic of its own", **MIDDLE, method="ppo", changes=("critic.trunk=separate",)),
+    Case(name="23M Qwen2, DAPO", **MIDDLE, family="qwen2", method="dapo", changes=("track_reference_kl=false",)),
+    Case(name="66M Qwen2, GRPO, 256 tokens", **LARGE, family="qwen2", micro_batch_tokens=256),
+    Case(name="23M Llama, GRPO, checkpointing", **MIDDLE, changes=("gradient_checkpointing=true",)),
+    Case(name="23M Llama, GRPO, bfloat16", **MIDDLE, changes=("dtype=bfloat16",)),
+    Case(name="6M Gemma 2, GRPO, 512 tokens", **SMALL, family="gemma2"),
+    Case(name="23M Llama, DPO", **MIDDLE, method="dpo"),
+)
+"""Sizes, families, methods and settings that the formulas tell apart."""
+
+
+def floor_of(case: Case) -> Case:
+    """The same run with next to no model."""
+    tiny = {"hidden": 32, "inner": 64, "layers": 1, "heads": 2, "kv_heads": 1, "vocabulary": 320}
+    return replace(case, name=f"{case.family} floor", **tiny, prompts=2, group_size=4, new_tokens=8, tied=True)
+
+
+def write_model(case: Case, into: Path) -> None:
+    """A random model of the case's shape with the embedded tokenizer; written without torch, which takes seconds."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from agpo_bench.data.embedded import embedded_model_directory
+
+    source = embedded_model_directory()
+    into.mkdir(parents=True)
+    head = case.hidden // case.heads
+    names = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "gemma2": "Gemma2ForCausalLM"}
+    config = {
+        "architectures": [names[case.family]],
+        "model_type": case.family,
+        "vocab_size": case.vocabulary,
+        "hidden_size": case.hidden,
+        "intermediate_size": case.inner,
+        "num_hidden_layers": case.layers,
+        "num_attention_heads": case.heads,
+        "num_key_value_heads": case.kv_heads,
+        "head_dim": head,
+        "tie_word_embeddings": case.tied,
+        "eos_token_id": json.loads((source / "config.json").read_text())["eos_token_id"],
+        "pad_token_id": None,
+        "bos_token_id": None,
+    }
+    if case.family == "gemma2":
+        config["sliding_window"] = 4096
+    (into / "config.json").write_text(json.dumps(config))
+    for file in source.glob("tokenizer*"):
+        shutil.copy(file, into)
+    d, query, key = case.hidden, case.heads * head, case.kv_heads * head
+    matrices = {"self_attn.q_proj": (query, d), "self_attn.k_proj": (key, d), "self_attn.v_proj": (key, d)}
+    matrices |= {"self_attn.o_proj": (d, query), "mlp.gate_proj": (case.inner, d), "mlp.up_proj": (case.inner, d)}
+    matrices |= {"mlp.down_proj": (d, case.inner)}
+    norms = ["input_layernorm", "post_attention_layernorm"]
+    if case.family == "gemma2":
+        norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+    generator = np.random.default_rng(0)
+
+    def random(*shape: int) -> object:
+        return generator.normal(0.0, 0.02, shape).astype(np.float32)
+
+    weights = {"model.embed_tokens.weight": random(case.vocabulary, d), "model.norm.weight": np.ones(d, np.float32)}
+    if not case.tied:
+        weights["lm_head.weight"] = random(case.vocabulary, d)
+    for layer in range(case.layers):
+        for name, shape in matrices.items():
+            weights[f"model.layers.{layer}.{name}.weight"] = random(*shape)
+            if case.family == "qwen2" and name.endswith(("q_proj", "k_proj", "v_proj")):
+                weights[f"model.layers.{layer}.{name}.bias"] = np.zeros(shape[0], np.float32)
+        for name in norms:
+            weights[f"model.layers.{layer}.{name}.weight"] = np.ones(d, np.float32)
+    save_file(weights, into / "model.safetensors", metadata={"format": "pt"})
+
+
+def plan_arguments(case: Case, model: Path) -> dict[str, object]:
+    """Config fields of the run; the plan is made from the same."""
+    batch = case.prompts * case.group_size * case.new_tokens
+    return {
+        "model": str(model),
+        "tasks": ("gsm8k", "math", "cmath"),
+        "dedup": "off",
+        "num_threads": 1,
+        "prompts_per_batch": case.prompts,
+        "group_size": case.group_size,
+        "max_new_tokens": case.new_tokens,
+        "micro_batch_tokens": case.micro_batch_tokens,
+        "minibatches_per_epoch": 2,
+        "epochs_per_batch": 1,
+        "learning_rate": 1e-6,
+        "monitor_rollouts": None,
+        "budget": 3 * batch // 2,
+        "checkpoint_every_steps": 1,
+    }
+
+
+def run(case: Case, model: Path, out: Path) -> int:
+    """Train and return the peak in bytes."""
+    from agpo_bench.commands.train import split_changes
+    from agpo_bench.config import load_config
+    from agpo_bench.methods.recipe import load_method
+    from agpo_bench.training.run import train
+
+    config_changes, recipe_changes = split_changes(case.changes)
+    config = load_config("embedded", **{**plan_arguments(case, model), **config_changes})
+    method = load_method(case.method, recipe_changes)
+    outcome = train(config, method, directory=out / case.method / "seed-42")
+    assert outcome.num_steps >= 2
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def planned(case: Case, model: Path) -> float:
+    """What the plan says, in bytes."""
+    from agpo_bench.commands.plan import PlanArguments, make_plans
+    from agpo_bench.planning.cost import Rates
+    from agpo_bench.planning.plan import Hardware
+
+    (plan,) = make_plans(
+        PlanArguments(
+            method=case.method,
+            preset="embedded",
+            fields=plan_arguments(case, model),
+            changes=case.changes,
+            hardware=Hardware(),
+            rates=Rates(),
+            prompt_tokens=PROMPT_TOKENS,
+            response_tokens=None,
+        )
+    )
+    return plan.memory.peak_bytes
+
+
+PROMPT_TOKENS = 23
+"""Mean of the embedded training problems."""
+
+
+def measured(case: Case, scratch: Path, *, environment: dict[str, str]) -> int:
+    """Peak of the case in bytes, in a process of its own; the model stays for the plan."""
+    model = model_of(case, scratch)
+    if not model.is_dir():
+        write_model(case, model)
+    out = Path(tempfile.mkdtemp(dir=scratch))
+    try:
+        return int(_child(case, model, "--out", str(out), environment=environment))
+    finally:
+        shutil.rmtree(out)
+
+
+def model_of(case: Case, scratch: Path) -> Path:
+    """Where the case's model lies."""
+    return scratch / f"{case.family}-{case.hidden}-{case.layers}"
+
+
+def _child(case: Case, model: Path, *options: str, environment: dict[str, str]) -> str:
+    command = [sys.executable, __file__, "--case", json.dumps(asdict(case)), "--model", str(model)]
+    quiet = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    full = {**os.environ, **quiet, **environment, "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run([*command, *options], env=full, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{case.name} failed:\n{done.stderr[-4000:]}")
+    return done.stdout.strip().rsplit("\n", 1)[-1]
+
+
+def case_from(text: str) -> Case:
+    """The case that ``_child`` wrote."""
+    fields = json.loads(text)
+    return Case(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+def main() -> None:
+    """All cases as a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", help="run this one in this process and print its peak")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", help="cases whose name holds this")
+    parser.add_argument("--plain", action="store_true", help="measure with glibc as it is, too")
+    args = parser.parse_args()
+    if args.case:
+        print(run(case_from(args.case), args.model, args.out))
+    else:
+        table([case for case in CASES if (args.only or "") in case.name], with_plain=args.plain)
+
+
+def table(cases: list[Case], *, with_plain: bool) -> None:
+    """Measure and print line by line."""
+    kinds = {"live": LIVE} | ({"plain": {}} if with_plain else {})
+    heads = [f"{kind} MiB | planned / {kind}" for kind in kinds]
+    print(f"| run | planned MiB | {' | '.join(heads)} |\n|---|---|{'---|---|' * len(kinds)}", flush=True)
+    floors: dict[tuple[str, str], int] = {}
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        for case in cases:
+            cells = []
+            for kind, environment in kinds.items():
+                key = (case.family, kind)
+                if key not in floors:
+                    floors[key] = measured(floor_of(case), scratch, environment=environment)
+                peak = measured(case, scratch, environment=environment) - floors[key]
+                plan = planned(case, model_of(case, scratch))
+                cells.append(f"{peak / 2**20:,.0f} | {plan / peak:.2f}")
+            print(f"| {case.name} | {plan / 2**20:,.0f} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
