@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -130,3 +132,31 @@ def test_evaluation_through_vllm_gives_the_torch_samplers_greedy_scores(finished
         # Another backend draws other tokens: neither is taken for the other's.
         assert mine.generation_key != other.generation_key
     assert any(result.accuracy for result in ours)
+
+
+def test_two_training_processes_each_with_an_engine_sample_what_one_samples(
+    wide: Path, finished: Path, tmp_path: Path
+) -> None:
+    settings = small(wide).model_dump(mode="json")
+    names = ("tasks", "prompts_per_batch", "group_size", "max_new_tokens", "minibatches_per_epoch")
+    changes = {name: settings[name] for name in names} | {"device": "cpu", "micro_batch_tokens": 1024}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+    command += ["agpo_bench", "train", "--model", str(wide), "--sampler", "vllm", "--budget", "3000"]
+    command += ["--out", str(tmp_path), "--set", "checkpoint_every_steps=100"]
+    for name, value in changes.items():
+        command += ["--set", f"{name}={','.join(value) if isinstance(value, list) else value}"]
+    # vLLM in this process has put libraries into LD_PRELOAD for children of its own.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run(
+        command, env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = tmp_path / "agpo" / "seed-42"
+    ours, theirs = lines(run), lines(finished)
+    assert [step["tokens/used"] for step in ours] == [step["tokens/used"] for step in theirs]
+    assert all(step["sync/logp_gap_mean"] < 1e-5 for step in ours)
+    assert _first_tokens(run) == _first_tokens(finished)
+
+
+def _first_tokens(run: Path) -> list[list[int]]:
+    return [json.loads(line)["token_ids"] for line in (run / "rollouts" / "000000.jsonl").read_text().splitlines()]
