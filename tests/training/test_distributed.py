@@ -108,9 +108,9 @@ def test_the_gradient_of_an_update_is_the_same_for_one_two_and_three_processes(s
         for (moment, norm), (expected, expected_norm) in zip(found[0], alone, strict=True):
             whole = torch.tensor(expected, dtype=torch.float64)
             assert float(whole.norm()) == pytest.approx(0.1 * expected_norm, rel=1e-5)
-            # Measured: 2e-7 of the gradient's norm.
-            assert float((torch.tensor(moment, dtype=torch.float64) - whole).norm() / whole.norm()) < 1e-6
-            assert norm == pytest.approx(expected_norm, rel=1e-6)
+            # Measured for ppo: 6e-7 of the gradient's norm with two processes, 8e-7 with three.
+            assert float((torch.tensor(moment, dtype=torch.float64) - whole).norm() / whole.norm()) < 3e-6
+            assert norm == pytest.approx(expected_norm, rel=3e-6)
 
 
 def _told(world: World, digests: list[bytes], stops: list[bool]) -> str | bool:
