@@ -102,14 +102,6 @@ def score(planted: Sequence[Planted], report: Report) -> dict[Kind, Score]:
     return scores
 
 
-def paraphrase(item: Text, *, seed: int) -> Text | None:
-    """The same text with other numbers and, where it names people, other names; None where nothing can change."""
-    rng = random.Random(f"{seed}/{item.text_id}")
-    renamed = _names(item, rng, ())
-    renumbered = _numbers(renamed or item, rng, ())
-    return renumbered or renamed
-
-
 def _cut(text: str, share: float) -> int:
     """The last word boundary before a share of a text."""
     position = int(len(text) * share)
