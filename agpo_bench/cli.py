@@ -183,6 +183,9 @@ def evaluate(
         int | None, typer.Option(min=1, help="Most tokens of a response; default: as trained, else as the task says.")
     ] = None,
     sampler: Annotated[str, typer.Option(help="What draws the responses: torch or vllm.")] = "torch",
+    checkpoint: Annotated[
+        str, typer.Option(help="Of --run: newest, or best, which keep_best=reward marked; those results lie apart.")
+    ] = "newest",
 ) -> None:
     """Evaluate trained runs and always the initial model; resumes where it stopped."""
     from agpo_bench.commands.evaluate import EvalArguments, run_eval
@@ -205,6 +208,7 @@ def evaluate(
             split=split,
             max_new_tokens=max_new_tokens,
             sampler=sampler,
+            checkpoint=checkpoint,
         )
     )
 

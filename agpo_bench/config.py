@@ -125,9 +125,17 @@ class RunConfig(BaseModel):
     """What DeepSpeed keeps in the memory of the host; ``parameters`` includes the optimiser and needs stage 3."""
     gradient_checkpointing: bool = False
     """Compute each block again in the backward pass instead of keeping its insides: less memory, more time."""
+    max_skipped_updates: int = Field(default=8, ge=1)
+    """Updates in a row without a finite gradient that end a run; fewer change nothing and are counted."""
     checkpoint_every_steps: int = Field(default=50, ge=1)
     keep_checkpoints: int = Field(default=1, ge=1)
     """Newest checkpoints kept; the last of a finished run is always among them."""
+    keep_best: Literal["reward", "none"] = "none"
+    """``reward`` also keeps the checkpoint with the highest mean ``reward/mean`` over the ``keep_best_steps`` steps
+    before it, of checkpoints with that many; the earlier of equals. Costs the disk one checkpoint more."""
+    keep_best_steps: int = Field(default=50, ge=1)
+    tracker: Literal["tensorboard", "wandb", "none"] = "none"
+    """Where a copy of every metric goes, over tokens used (extras ``tensorboard``, ``wandb``)."""
 
     @model_validator(mode="after")
     def _check(self) -> RunConfig:

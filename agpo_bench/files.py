@@ -63,9 +63,13 @@ def only_writer(directory: Path) -> Iterator[None]:
     Folders made here that stayed empty are removed again. Raises ValueError while another process holds the folder.
     """
     made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
     lock = directory / ".lock"
-    with lock.open("ab") as file:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        opened = lock.open("ab")
+    except OSError as error:
+        raise OSError(f"cannot write into {directory}: {error.strerror}; choose another --out") from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -19,6 +19,7 @@ from agpo_bench.threads import limit_threads, silence_local_loading
 
 if TYPE_CHECKING:
     from agpo_bench.evaluation.results import EvalResult
+    from agpo_bench.evaluation.targets import Wanted
     from agpo_bench.grading.answer import GradingMode
 
 
@@ -42,12 +43,14 @@ class EvalArguments:
     split: str
     max_new_tokens: int | None
     sampler: str
+    checkpoint: str
 
 
 def run_eval(arguments: EvalArguments) -> None:
     """Evaluate and print one row a model and one column a task."""
     if arguments.run is not None and arguments.model is not None:
         raise ValueError("--run and --model were both given; use one")
+    wanted = _wanted(arguments.checkpoint)
     limit_threads(_num_threads(arguments))
     silence_local_loading(arguments.model or "embedded")
     from agpo_bench.data.benchmarks import select_tasks
@@ -76,12 +79,26 @@ def run_eval(arguments: EvalArguments) -> None:
 
         try:
             results = evaluate_runs(
-                arguments.out, options=options, run=arguments.run, model=arguments.model, progress=progress
+                arguments.out,
+                options=options,
+                run=arguments.run,
+                model=arguments.model,
+                checkpoint=wanted,
+                progress=progress,
             )
         except KeyboardInterrupt:
             console.print("stopped; finished answers are kept: the same command goes on from them")
             raise typer.Exit(130) from None
     print_results(results)
+    if arguments.run is not None:
+        from agpo_bench.evaluation.targets import trained_target
+
+        target = trained_target(arguments.run, may_be_unfinished=True, wanted=wanted)
+        Console(highlight=False, soft_wrap=True).print(
+            f"{wanted} checkpoint: {Path(target.model).parent}, {target.tokens_used:,} tokens; results in "
+            f"{target.directory / paths.EVAL_DIRECTORY}",
+            markup=False,
+        )
 
 
 def print_results(results: Sequence[EvalResult]) -> None:
@@ -145,6 +162,16 @@ def _split(name: str) -> Split:
         if name == known:
             return known
     raise ValueError(f"no split {name!r}; there are {', '.join(valid)}")
+
+
+def _wanted(name: str) -> Wanted:
+    from agpo_bench.evaluation.targets import Wanted as Kind
+
+    valid: tuple[Wanted, ...] = get_args(Kind)
+    for known in valid:
+        if name == known:
+            return known
+    raise ValueError(f"no checkpoint {name!r}; there are {', '.join(valid)}")
 
 
 def _sampler(name: str) -> Backend:

@@ -31,7 +31,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 if TYPE_CHECKING:
     from agpo_bench.evaluation.backends import SamplerPool
     from agpo_bench.evaluation.harness import Asking, Decoding
-    from agpo_bench.evaluation.targets import Target
+    from agpo_bench.evaluation.targets import Target, Wanted
     from agpo_bench.rollout.sampler import Sampler
     from agpo_bench.training.model import LoadedModel
 
@@ -89,6 +89,7 @@ def evaluate_runs(
     options: EvalOptions,
     run: Path | None = None,
     model: str | None = None,
+    checkpoint: Wanted = "newest",
     progress: Progress | None = None,
 ) -> list[EvalResult]:
     """Evaluate the initial model and every finished run under ``out`` (or one ``run``, or one ``model``).
@@ -99,7 +100,7 @@ def evaluate_runs(
     from agpo_bench.evaluation.backends import SamplerPool
     from agpo_bench.evaluation.targets import find_targets, max_new_tokens_of
 
-    targets = find_targets(out, run=run, model=model)
+    targets = find_targets(out, run=run, model=model, checkpoint=checkpoint)
     configs = [target.config for target in targets if target.config]
     options = replace(
         options,

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from agpo_bench import paths
 from agpo_bench.config import RunConfig, config_from
 from agpo_bench.ledger import TokenLedger
-from agpo_bench.training.checkpoint import MODEL_DIRECTORY, newest_checkpoint, read_state
+from agpo_bench.training.checkpoint import best_checkpoint, loadable_model, newest_checkpoint, read_state
+
+Wanted = Literal["newest", "best"]
+BEST_DIRECTORY = "best"
+"""Inside a run: results of its best checkpoint, apart from those of the last one, by which runs compare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +42,19 @@ class Target:
         return self.seed is None
 
 
-def find_targets(out: Path, *, run: Path | None = None, model: str | None = None) -> list[Target]:
+def find_targets(
+    out: Path, *, run: Path | None = None, model: str | None = None, checkpoint: Wanted = "newest"
+) -> list[Target]:
     """The initial model of every run, then the runs; with ``model`` that model alone.
 
+    ``checkpoint`` chooses among those of a ``run``: the best is the one that ``keep_best`` marked.
     A run counts when its newest checkpoint is finished; a run named by ``run`` counts from its first checkpoint on.
     """
     if model is not None:
         return [initial_target(out, model, config=None)]
-    runs = [trained_target(run, may_be_unfinished=True)] if run is not None else _finished_runs(out)
+    if run is None and checkpoint != "newest":
+        raise ValueError(f"--checkpoint {checkpoint} goes with --run DIR: runs compare by their last checkpoints")
+    runs = [trained_target(run, may_be_unfinished=True, wanted=checkpoint)] if run is not None else _finished_runs(out)
     if run is not None:
         out = run.resolve().parent.parent
     configs = {target.config.model: target.config for target in reversed(runs) if target.config}
@@ -63,9 +72,11 @@ def initial_target(out: Path, model: str, *, config: RunConfig | None) -> Target
     )
 
 
-def trained_target(run: Path, *, may_be_unfinished: bool = False) -> Target:
-    """A run as its newest checkpoint has it."""
-    checkpoint = newest_checkpoint(run)
+def trained_target(run: Path, *, may_be_unfinished: bool = False, wanted: Wanted = "newest") -> Target:
+    """A run as its newest or best checkpoint has it."""
+    checkpoint = best_checkpoint(run) if wanted == "best" else newest_checkpoint(run)
+    if checkpoint is None and wanted == "best":
+        raise ValueError(f"no best checkpoint in {run}: train with --set keep_best=reward, for keep_best_steps or more")
     if checkpoint is None:
         raise ValueError(f"no checkpoint in {run}: train first, or pass --run with a run directory")
     state = read_state(checkpoint)
@@ -74,8 +85,8 @@ def trained_target(run: Path, *, may_be_unfinished: bool = False) -> Target:
     config = config_from(yaml.safe_load((run / paths.CONFIG_FILE).read_text(encoding="utf-8")))
     recipe: dict[str, Any] = yaml.safe_load((run / paths.RECIPE_FILE).read_text(encoding="utf-8"))
     return Target(
-        directory=run,
-        model=str(checkpoint / MODEL_DIRECTORY),
+        directory=run / BEST_DIRECTORY if wanted == "best" else run,
+        model=str(loadable_model(checkpoint)),
         method=recipe["name"],
         title=recipe.get("title") or recipe["name"],
         seed=config.seed,

@@ -8,8 +8,11 @@ another name and renamed, so a kill at any moment leaves the previous checkpoint
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,13 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from agpo_bench import paths
-from agpo_bench.files import write_whole
+from agpo_bench.files import read_lines, write_whole
 
 MODEL_DIRECTORY = "model"
 STATE_FILE = "state.json"
 TENSORS_FILE = "tensors.pt"
+BEST_FILE = "best.json"
+"""Names the checkpoint before which the run earned most, with that mean reward and its number of steps."""
 
 
 class CheckpointState(BaseModel):
@@ -34,6 +39,7 @@ class CheckpointState(BaseModel):
     weights_version: int
     num_updates: int
     num_skipped_updates: int
+    num_skipped_in_a_row: int = 0
     ledger: dict[str, Any]
     method_state: str
     """``MethodState`` as JSON text."""
@@ -69,6 +75,42 @@ def newest_checkpoint(run: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def best_checkpoint(run: Path) -> Path | None:
+    """The complete checkpoint that ``best.json`` names, or None."""
+    marker = run / paths.CHECKPOINTS_DIRECTORY / BEST_FILE
+    if not marker.is_file():
+        return None
+    step = json.loads(marker.read_text(encoding="utf-8"))["step"]
+    return next((path for path in checkpoints(run) if int(path.name) == step), None)
+
+
+def mark_best(run: Path, *, num_steps: int) -> None:
+    """Name the newest checkpoint in ``best.json`` when the steps before it earned more than those of the one there.
+
+    Compared is the mean of ``reward/mean`` over the ``num_steps`` newest steps; a checkpoint with fewer is passed over,
+    and of equals the earlier stays. It depends on ``metrics.jsonl`` alone, so a resumed run marks the same one.
+    """
+    newest = newest_checkpoint(run)
+    if newest is None:
+        return
+    marker = run / paths.CHECKPOINTS_DIRECTORY / BEST_FILE
+    best = json.loads(marker.read_text(encoding="utf-8")) if best_checkpoint(run) is not None else None
+    metrics = run / paths.METRICS_FILE
+    lines = [line for line in read_lines(metrics) if line["step"] < int(newest.name)] if metrics.exists() else []
+    rewards = [line["reward/mean"] for line in lines[-num_steps:] if line.get("reward/mean") is not None]
+    if len(lines) < num_steps or not rewards:
+        return
+    mean = math.fsum(rewards) / len(rewards)
+    if best is None or mean > best["reward/mean"]:
+        found = {"step": int(newest.name), "reward/mean": mean, "steps": num_steps}
+        write_whole(marker, json.dumps(found) + "\n")
+
+
+def loadable_model(checkpoint: Path) -> Path:
+    """The folder of a checkpoint that ``load_model`` takes."""
+    return checkpoint / MODEL_DIRECTORY
+
+
 def read_state(checkpoint: Path) -> CheckpointState:
     """The JSON part of a checkpoint."""
     return CheckpointState.model_validate_json((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
@@ -81,9 +123,16 @@ def read_tensors(checkpoint: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    run: Path, state: CheckpointState, *, policy: Any, weights: Any, tensors: dict[str, Any], keep: int
+    run: Path,
+    state: CheckpointState,
+    *,
+    policy: Any,
+    weights: Any,
+    tensors: dict[str, Any],
+    keep: int,
+    best_of_steps: int | None = None,
 ) -> Path:
-    """Write one checkpoint whole and delete all but the ``keep`` newest.
+    """Write one checkpoint whole and delete all but the ``keep`` newest and, given ``best_of_steps``, the best.
 
     ``weights`` are the float32 weights by name where the policy holds others; None where it holds them itself.
     """
@@ -92,14 +141,55 @@ def save_checkpoint(
     for torn in folder.glob(".tmp-*"):
         shutil.rmtree(torn)
     temporary = folder / f".tmp-{step_name(state.step)}-{os.getpid()}"
-    policy.save_pretrained(temporary / MODEL_DIRECTORY, weights)
-    torch.save(tensors, temporary / TENSORS_FILE)
-    write_whole(temporary / STATE_FILE, json.dumps(state.model_dump(mode="json"), ensure_ascii=False))
     target = folder / step_name(state.step)
-    if target.exists():  # a run stopped right after it resumed from here: the same state
-        shutil.rmtree(temporary)
-    else:
-        temporary.rename(target)
+    if not target.exists():  # it exists where a run stopped right after it resumed from here: the same state
+        with _whole_or_absent(temporary):
+            policy.save_pretrained(temporary / MODEL_DIRECTORY, weights)
+            # Through a file of Python's: torch's own hides the system's reason for a write that failed.
+            with (temporary / TENSORS_FILE).open("wb") as file:
+                torch.save(tensors, file)
+            write_whole(temporary / STATE_FILE, json.dumps(state.model_dump(mode="json"), ensure_ascii=False))
+            for path in (*temporary.rglob("*"), temporary):
+                _reach_disk(path)
+            temporary.rename(target)
+        _reach_disk(folder)
+    if best_of_steps is not None:
+        mark_best(run, num_steps=best_of_steps)
+    best = best_checkpoint(run)
     for old in checkpoints(run)[:-keep]:
-        shutil.rmtree(old)
+        if old != best:
+            shutil.rmtree(old)
     return target
+
+
+@contextmanager
+def _whole_or_absent(temporary: Path) -> Iterator[None]:
+    """Leave nothing of a folder that could not be filled; what libraries raise for a failed write is an OSError."""
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if (reason := _refused_write(error)) is not None:
+            raise OSError(reason) from error
+        raise
+
+
+def _refused_write(error: BaseException) -> str | None:
+    """The system's reason behind an error of a library that could not write, or None."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return cause.strerror or str(cause)
+        if "(os error " in str(cause):  # of tokenizers and safetensors
+            return str(cause)
+        cause = cause.__context__
+    return None
+
+
+def _reach_disk(path: Path) -> None:
+    """Without this a power cut may keep a name and lose what it names; some file systems report a full disk here."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -19,10 +19,13 @@ from agpo_bench import paths
 from agpo_bench.config import RunConfig, fingerprint
 from agpo_bench.files import append_lines, json_line, only_writer, truncate, write_whole
 from agpo_bench.training import checkpoint as checkpoints
+from agpo_bench.training.disk import require_room, writing
+from agpo_bench.training.health import check_health, require_finite_weights
 from agpo_bench.training.metrics import StepRecord, StepResult
 from agpo_bench.training.provenance import write_provenance
 from agpo_bench.training.session import Session
 from agpo_bench.training.setup import build_session, check, restore
+from agpo_bench.training.tracker import make_tracker
 from agpo_bench.training.world import ALONE, World
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ OnStep = Callable[[Session, StepRecord], None]
 
 
 MACHINE_FIELDS = frozenset(
-    {"num_threads", "device", "engine", "zero_stage", "offload", "park_reference", "gradient_checkpointing"}
+    {"num_threads", "device", "engine", "zero_stage", "offload", "park_reference", "gradient_checkpointing", "tracker"}
 )
 """Fields that say how a machine computes the run and not what: they may change between stopping and resuming."""
 
@@ -103,10 +106,25 @@ def _train(
         return _outcome(directory, state, was_skipped=True)
     session = build_session(config, method.with_logs(out=directory.parent.parent, seed=config.seed), world=world)
     if world.is_main:
-        _write_settings(directory, session, method)
+        require_room(session, directory)
+        with writing(directory, "the settings of the run"):
+            _write_settings(directory, session, method)
     state_before = restore(session, folder) if folder is not None else None
     if world.is_main:
         _cut_files(directory, state_before)
+        if config.keep_best == "reward":  # a kill may have come between a checkpoint and its mark
+            checkpoints.mark_best(directory, num_steps=config.keep_best_steps)
+    tracker = None
+    if world.is_main:
+        tracker = make_tracker(
+            config,
+            directory=directory,
+            name=f"{method.name} seed {config.seed}",
+            recipe=method.model_dump(mode="json"),
+            tokens_used=session.ledger.used,
+        )
+        if tracker is not None:
+            session.resources.callback(tracker.close)
     take_step = _loop(session)
     if on_start is not None:
         on_start(session)
@@ -115,11 +133,17 @@ def _train(
         while not session.is_finished and not agreed(world, digest=digest, is_stopped=is_stopped(), step=session.step):
             result = take_step()
             if world.is_main:
-                _write(directory, session, result)
+                with writing(directory, f"what step {result.record.step} did"):
+                    _write(directory, session, result)
+                    if tracker is not None:
+                        tracker.log(result.record.to_json(), tokens_used=session.ledger.used)
+            check_health(session, result.record, directory=directory)
             if on_step is not None:
                 on_step(session, result.record)
             digest = state_digest(session, result.record)
-            if session.step % config.checkpoint_every_steps == 0 and not session.is_finished:
+            is_due = session.step % config.checkpoint_every_steps == 0 and not session.is_finished
+            # Amid updates without a gradient the policy may be beyond help: the checkpoint before it stays the newest.
+            if is_due and not session.num_skipped_in_a_row:
                 _save(directory, session, fingerprint_of_run)
         state = _save(directory, session, fingerprint_of_run)
     return _outcome(directory, state, was_skipped=False)
@@ -238,6 +262,7 @@ def _save(directory: Path, session: Session, fingerprint_of_run: str) -> checkpo
         weights_version=session.sampler.weights_version,
         num_updates=session.num_updates,
         num_skipped_updates=session.engine.num_skipped_updates,
+        num_skipped_in_a_row=session.num_skipped_in_a_row,
         ledger=session.ledger.to_json(),
         method_state=session.method_state.to_json(),
         prompts=session.stream.to_json(),
@@ -250,10 +275,18 @@ def _save(directory: Path, session: Session, fingerprint_of_run: str) -> checkpo
     weights = session.engine.master_weights()
     tensors = session.tensors(weights)
     if session.world.is_main:
+        require_finite_weights(session.policy.state_dict() if weights is None else weights, directory=directory)
         keep = session.config.keep_checkpoints
-        checkpoints.save_checkpoint(
-            directory, state, policy=session.policy, weights=weights, tensors=tensors, keep=keep
-        )
+        with writing(directory, f"the checkpoint after {session.step} steps"):
+            checkpoints.save_checkpoint(
+                directory,
+                state,
+                policy=session.policy,
+                weights=weights,
+                tensors=tensors,
+                keep=keep,
+                best_of_steps=session.config.keep_best_steps if session.config.keep_best == "reward" else None,
+            )
     session.world.wait()
     return state
 

@@ -85,6 +85,8 @@ class Session:
     clock: Clock = field(default_factory=Clock)
     step: int = 0
     num_updates: int = 0
+    num_skipped_in_a_row: int = 0
+    """Newest updates, one after another, without a finite gradient."""
     gradient_norms: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ class Session:
     def note_update(self, gradient_norm: float) -> None:
         """Count one optimiser update; a norm that is not finite (the engine counts those) stays out of the window."""
         self.num_updates += 1
+        self.num_skipped_in_a_row = 0 if math.isfinite(gradient_norm) else self.num_skipped_in_a_row + 1
         if math.isfinite(gradient_norm):
             self.gradient_norms = [*self.gradient_norms, gradient_norm][-GRADIENT_NORM_WINDOW:]
 

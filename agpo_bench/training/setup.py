@@ -24,6 +24,7 @@ from agpo_bench.training.model import LoadedModel, load_model
 from agpo_bench.training.policy import Policy
 from agpo_bench.training.prompts import PromptStream
 from agpo_bench.training.session import Session
+from agpo_bench.training.tracker import require_tracker
 from agpo_bench.training.world import ALONE, World
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def make_engine(policy: Policy, config: RunConfig, world: World) -> Engine:
 def check(config: RunConfig, method: Method) -> None:
     """Refuse what cannot work together or is not installed, before anything is loaded."""
     check_settings(config, method)
+    require_tracker(config)
     if config.engine == "deepspeed":
         from agpo_bench.training.deepspeed_engine import require_deepspeed
 
@@ -276,6 +278,7 @@ def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
     session.method_state = session.method.restore(state.method_state)
     session.step = state.step
     session.num_updates = state.num_updates
+    session.num_skipped_in_a_row = state.num_skipped_in_a_row
     session.gradient_norms = list(state.gradient_norms)
     session.sync_sampler(state.weights_version)
     return state
