@@ -95,6 +95,15 @@ class RunConfig(BaseModel):
     vllm_tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs over which one vLLM engine splits the model; with several training processes each has an engine, and 1."""
 
+    lora_rank: int = Field(default=0, ge=0)
+    """Rank of low-rank adapters (extra ``lora``), which alone are trained; 0 trains every weight. The reference is the
+    model without them, in the same memory. They want a higher rate: about 1e-4."""
+    lora_alpha: float = Field(default=32.0, gt=0)
+    """An adapter's product counts ``lora_alpha / lora_rank`` times."""
+    lora_targets: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(default=("all-linear",), min_length=1)
+    """Last parts of the names of the layers with adapters, such as ``q_proj,v_proj``, or ``all-linear``: every linear
+    layer but the output head."""
+
     learning_rate: float = Field(default=1.5e-5, gt=0)
     """Peak. Paper: 1.5e-5."""
     learning_rate_schedule: Literal["cosine", "constant"] = "cosine"

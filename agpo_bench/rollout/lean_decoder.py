@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from agpo_bench.rollout.adapters import are_plain, effective_weight
 from agpo_bench.rollout.lean_model import MAX_PARAMETERS, LeanCausalLM
 
 _FAMILY = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"})
@@ -87,7 +88,9 @@ class LeanDecoder:
             return False
         if sum(parameter.numel() for parameter in model.parameters()) > MAX_PARAMETERS:
             return False
-        # Adapters and quantised layers replace nn.Linear; hooks would not be called.
+        # Other adapters and quantised layers replace nn.Linear; hooks would not be called.
+        if not are_plain(model) or type(model.lm_head) is not nn.Linear:
+            return False
         leaves = [module for module in model.modules() if not list(module.children())]
         linears = [leaf for leaf in leaves if hasattr(leaf, "in_features")]
         return all(type(leaf) is nn.Linear for leaf in linears) and not any(
@@ -108,20 +111,20 @@ class LeanDecoder:
         scale = self._scale if q_norm is None else 1.0
         return LayerWeights(
             attention_norm=self._cast(layer.input_layernorm.weight),
-            qkv=self._cast(self._fuse_qkv([projection.weight for projection in projections], scale)),
+            qkv=self._cast(self._fuse_qkv([effective_weight(projection) for projection in projections], scale)),
             qkv_bias=None
             if attention.q_proj.bias is None
             else self._cast(self._fuse_qkv([projection.bias for projection in projections], scale)),
             q_norm=None if q_norm is None else self._cast(self._pair(q_norm.weight) * self._scale),
             k_norm=None if k_norm is None else self._cast(self._pair(k_norm.weight)),
-            out=self._cast(attention.o_proj.weight),
+            out=self._cast(effective_weight(attention.o_proj)),
             out_bias=self._cast(attention.o_proj.bias),
             mlp_norm=self._cast(layer.post_attention_layernorm.weight),
-            gate_up=self._cast(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
+            gate_up=self._cast(torch.cat((effective_weight(mlp.gate_proj), effective_weight(mlp.up_proj)))),
             gate_up_bias=None
             if mlp.gate_proj.bias is None
             else self._cast(torch.cat((mlp.gate_proj.bias, mlp.up_proj.bias))),
-            down=self._cast(mlp.down_proj.weight),
+            down=self._cast(effective_weight(mlp.down_proj)),
             down_bias=self._cast(mlp.down_proj.bias),
         )
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agpo_bench.rollout.adapters import has_adapters, merged_weights
 from agpo_bench.rollout.lean_model import LeanCausalLM
 
 if TYPE_CHECKING:
@@ -232,7 +233,10 @@ _RUNNING: list[VllmEngine] = []
 
 
 def named_weights(loaded: LoadedModel) -> Iterator[tuple[str, Tensor]]:
-    """The model's weights by their names in a checkpoint; tied ones once."""
+    """The model's weights by their names in a checkpoint, adapters merged into them; tied ones once."""
+    if has_adapters(loaded.model):
+        yield from merged_weights(loaded.model)
+        return
     for name, parameter in loaded.model.named_parameters():
         yield name, parameter.detach()
 

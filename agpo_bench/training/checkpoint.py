@@ -23,6 +23,8 @@ from agpo_bench import paths
 from agpo_bench.files import read_lines, write_whole
 
 MODEL_DIRECTORY = "model"
+ADAPTER_DIRECTORY = "adapter"
+"""Beside the model, or in its place in an unfinished run: LoRA adapters as peft reads them."""
 STATE_FILE = "state.json"
 TENSORS_FILE = "tensors.pt"
 BEST_FILE = "best.json"
@@ -108,7 +110,8 @@ def mark_best(run: Path, *, num_steps: int) -> None:
 
 def loadable_model(checkpoint: Path) -> Path:
     """The folder of a checkpoint that ``load_model`` takes."""
-    return checkpoint / MODEL_DIRECTORY
+    model = checkpoint / MODEL_DIRECTORY
+    return model if model.is_dir() else checkpoint / ADAPTER_DIRECTORY
 
 
 def read_state(checkpoint: Path) -> CheckpointState:
@@ -144,7 +147,10 @@ def save_checkpoint(
     target = folder / step_name(state.step)
     if not target.exists():  # it exists where a run stopped right after it resumed from here: the same state
         with _whole_or_absent(temporary):
-            policy.save_pretrained(temporary / MODEL_DIRECTORY, weights)
+            if policy.is_adapted:
+                policy.save_adapters(temporary / ADAPTER_DIRECTORY)
+            if state.is_finished or not policy.is_adapted:
+                policy.save_pretrained(temporary / MODEL_DIRECTORY, weights)
             # Through a file of Python's: torch's own hides the system's reason for a write that failed.
             with (temporary / TENSORS_FILE).open("wb") as file:
                 torch.save(tensors, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from agpo_bench.rollout.adapters import CONFIG_FILE as ADAPTER_CONFIG
+from agpo_bench.rollout.adapters import add_adapters, merge, read_adapters
 from agpo_bench.rollout.encoding import terminators
 from agpo_bench.rollout.lean_model import read_lean_model
 
@@ -59,7 +62,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a model and its tokenizer from a directory or from the model hub.
 
-    ``with_modules`` asks for the library's model, whose every weight is read by a module that is called.
+    ``with_modules`` asks for the library's model, whose every weight is read by a module that is called. A directory of
+    LoRA adapters is loaded as the model they were made for, merged.
 
     Raises ValueError in one sentence for a missing directory, a directory that is no model, or an unreachable hub.
     """
@@ -68,6 +72,8 @@ def load_model(
         raise ValueError(f"no dtype {dtype!r}; use one of {', '.join(DTYPES)}")
     directory = Path(path_or_id).expanduser()
     is_local = directory.is_dir()
+    if is_local and (directory / ADAPTER_CONFIG).is_file() and not (directory / "config.json").is_file():
+        return _load_merged(directory, dtype=dtype, device=device)
     if is_local and not with_modules and (read := read_lean_model(directory, DTYPES[dtype])) is not None:
         return wrap_model(read[0].to(device), read[1], source=source)
     if not is_local and _looks_like_a_path(source):
@@ -86,6 +92,19 @@ def load_model(
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"cannot load a causal language model from {kind} {source!r}: {reason}") from error
     return wrap_model(model.to(device), tokenizer, source=source)
+
+
+def _load_merged(directory: Path, *, dtype: DtypeName, device: str | torch.device) -> LoadedModel:
+    settings = json.loads((directory / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    base = settings.get("base_model_name_or_path")
+    if not base:
+        raise ValueError(f"the adapters in {str(directory)!r} do not say which model they were made for")
+    loaded = load_model(base, dtype=dtype, device=device, with_modules=True)
+    targets = settings["target_modules"]
+    targets = [targets] if isinstance(targets, str) else targets
+    add_adapters(loaded.model, rank=settings["r"], alpha=settings["lora_alpha"], targets=targets, seed=0)
+    merge(loaded.model, read_adapters(directory))
+    return wrap_model(loaded.model, loaded.tokenizer, source=str(directory))
 
 
 def wrap_model(model: Any, tokenizer: Any, *, source: str = "in memory") -> LoadedModel:

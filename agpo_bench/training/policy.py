@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from agpo_bench.files import write_whole
+from agpo_bench.rollout.adapters import has_adapters, is_adapter_weight, merged_weights, save_adapters, without_adapters
 from agpo_bench.training.forward import Forward, make_forward
 from agpo_bench.training.model import LoadedModel, weights_fingerprint
 from agpo_bench.training.sequences import Layout, ScoredSequence, lay_out, split, split_padded
@@ -70,17 +71,22 @@ class Policy:
         self.loaded = loaded
         self.device = loaded.device
         model = loaded.model
-        if not is_frozen and holds_master:
-            model.float()
-        for parameter in model.parameters():
-            parameter.requires_grad_(not is_frozen)
+        self.is_adapted = has_adapters(model)
+        self._is_bare = False
+        if not self.is_adapted:
+            if not is_frozen and holds_master:
+                model.float()
+            for parameter in model.parameters():
+                parameter.requires_grad_(not is_frozen)
         options: dict[str, Any] = {"compute_dtype": loaded.compute_dtype, "checkpointing": gradient_checkpointing}
         self._forward = make_forward(model, through_modules=through_modules, **options)
         self._modules: dict[str, nn.Module] = {"model": model}
         self._parked: list[tuple[nn.Parameter, Tensor]] = []
         self._value_forward: Forward | None = None
         if value_head == "separate":
-            trunk = copy.deepcopy(model.base_model)
+            # What adapters leave frozen is shared; only the adapters are the critic's own.
+            frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
+            trunk = copy.deepcopy(model.base_model, frozen)
             self._modules["value_trunk"] = trunk
             self._value_forward = make_forward(model, trunk=trunk, through_modules=through_modules, **options)
         self._value_head: nn.Linear | None = None
@@ -102,7 +108,7 @@ class Policy:
 
         The entropy carries a gradient as well.
         """
-        with torch.set_grad_enabled(with_grad):
+        with torch.set_grad_enabled(with_grad), self._weights_in_use():
             layout = lay_out(sequences, self.device)
             states = self._forward.states(layout, sequences)
             temperature_M = _per_token([sequence.temperature for sequence in sequences], layout)
@@ -129,7 +135,7 @@ class Policy:
         width = max(len(sequence.response_ids) for sequence in sequences)
         names = ["logprob_BT", "mask_BT", *["entropy_BT"] * with_entropy, *["value_BT"] * with_values]
         whole = {name: torch.zeros(len(sequences), width, device=self.device) for name in names}
-        with torch.no_grad(), self._forward.same_weights():
+        with torch.no_grad(), self._weights_in_use(), self._forward.same_weights():
             for indices in self.micro_batches(sequences, max_tokens=max_tokens):
                 part = self.logprobs(
                     [sequences[i] for i in indices],
@@ -175,7 +181,16 @@ class Policy:
         return split(sequences, max_tokens=max_tokens)
 
     def frozen_copy(self) -> Policy:
-        """A reference policy: the weights as they are now, in the compute type, without gradients or value head."""
+        """A reference policy: the weights as they are now, in the compute type, without gradients or value head.
+
+        Of a model with adapters it is the model without them, in the same memory.
+        """
+        if self.is_adapted:
+            bare = copy.copy(self)
+            bare._is_bare = True
+            bare._value_head = bare._value_forward = None
+            bare._modules, bare._parked = {}, []
+            return bare
         model = copy.deepcopy(self.loaded.model).to(self.loaded.compute_dtype)
         return Policy(replace(self.loaded, model=model, fingerprint=weights_fingerprint(model)), is_frozen=True)
 
@@ -197,6 +212,9 @@ class Policy:
             for parameter, host in self._parked:
                 parameter.data = host
 
+    def _weights_in_use(self) -> AbstractContextManager[None]:
+        return without_adapters(self.loaded.model) if self._is_bare else nullcontext()
+
     def fingerprint(self) -> str:
         """sha256 of the model's weights as they are now."""
         return weights_fingerprint(self.loaded.model)
@@ -210,14 +228,15 @@ class Policy:
         return torch.stack([parameter.detach().sum(dtype=torch.float64) for parameter in self.parameters()]).tolist()
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Every distinct parameter, the critic's included."""
+        """Every distinct trained parameter, the critic's included."""
         return (parameter for _, parameter in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As ``parameters``, with stable names: ``model.…``, ``value_trunk.…``, ``value_head.…``; tied ones once."""
         for prefix, module in self._modules.items():
             for name, parameter in module.named_parameters():
-                yield f"{prefix}.{name}", parameter
+                if not self.is_adapted or prefix == "value_head" or is_adapter_weight(name):
+                    yield f"{prefix}.{name}", parameter
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
         """The value head's and, if separate, its trunk's."""
@@ -243,11 +262,14 @@ class Policy:
                 parameter.copy_(state[name])
 
     def save_pretrained(self, directory: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Write model and tokenizer as a Hugging Face directory, weights in float32; the critic is left out.
+        """Write model and tokenizer as a Hugging Face directory, weights in float32; the critic is left out and
+        adapters are merged.
 
         ``weights``, by the names of ``named_parameters``, stand in for those of a model that does not hold float32.
         """
         self.loaded.tokenizer.save_pretrained(directory)
+        if self.is_adapted:
+            weights = {f"model.{name}": weight.float() for name, weight in merged_weights(self.loaded.model)}
         if weights is None:
             self.loaded.model.save_pretrained(directory)
             return
@@ -256,6 +278,11 @@ class Policy:
         config = Path(directory) / "config.json"
         told = json.loads(config.read_text(encoding="utf-8")) | {"dtype": "float32"}
         write_whole(config, json.dumps(told, indent=2) + "\n")
+
+    def save_adapters(self, directory: Path) -> None:
+        """Write adapters and tokenizer as a directory of peft."""
+        save_adapters(self.loaded.model, directory, base=self.loaded.source)
+        self.loaded.tokenizer.save_pretrained(directory)
 
 
 def _per_token(value_B: list[float], layout: Layout) -> Tensor:

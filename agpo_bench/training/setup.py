@@ -14,6 +14,7 @@ from agpo_bench.config import RunConfig
 from agpo_bench.data.benchmarks import load_prompts, load_task, open_source, task_names
 from agpo_bench.ledger import TokenLedger
 from agpo_bench.records import Prompt
+from agpo_bench.rollout.adapters import add_adapters, read_adapters, require_peft
 from agpo_bench.rollout.encoding import PromptEncoder
 from agpo_bench.rollout.sampler import Sampler
 from agpo_bench.rollout.torch_sampler import TorchSampler
@@ -52,6 +53,9 @@ def build_session(config: RunConfig, method: Method, *, world: World = ALONE) ->
     prompts, contamination = decontaminate(prompts, config)
     torch.manual_seed(config.seed)
     loaded = load_initial(config)
+    if config.lora_rank:
+        targets = config.lora_targets
+        add_adapters(loaded.model, rank=config.lora_rank, alpha=config.lora_alpha, targets=targets, seed=config.seed)
     prompt_ids = EncodedPrompts(loaded, prompts)
     prompts = [prompt for prompt in prompts if prompt_ids.fits(prompt, config.max_length)]
     if not prompts:
@@ -124,6 +128,8 @@ def check(config: RunConfig, method: Method) -> None:
     """Refuse what cannot work together or is not installed, before anything is loaded."""
     check_settings(config, method)
     require_tracker(config)
+    if config.lora_rank:
+        require_peft()
     if config.engine == "deepspeed":
         from agpo_bench.training.deepspeed_engine import require_deepspeed
 
@@ -150,6 +156,8 @@ def check_settings(config: RunConfig, method: Method) -> None:
 
 def check_engine(config: RunConfig) -> None:
     """Refuse settings that the engine has no use for."""
+    if config.lora_rank and config.engine != "torch":
+        raise ValueError(f"lora_rank {config.lora_rank} trains with engine=torch; it is {config.engine}")
     if config.engine == "torch":
         for name, value, default in (("zero_stage", config.zero_stage, None), ("offload", config.offload, "none")):
             if value != default:
@@ -201,7 +209,7 @@ def load_initial(config: RunConfig) -> LoadedModel:
         dtype=config.dtype,
         revision=config.revision,
         device=device_of(config),
-        with_modules=config.stage == 3,
+        with_modules=config.stage == 3 or config.lora_rank > 0,
     )
 
 
@@ -268,8 +276,12 @@ def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
             "measured against the wrong model"
         )
     tensors = checkpoints.read_tensors(folder)
-    saved = load_model(folder / checkpoints.MODEL_DIRECTORY, dtype="float32", device=session.device)
-    weights = {f"model.{name}": parameter for name, parameter in saved.model.named_parameters()}
+    if session.config.lora_rank:
+        saved: Mapping[str, torch.Tensor] = read_adapters(folder / checkpoints.ADAPTER_DIRECTORY)
+    else:
+        whole = load_model(folder / checkpoints.MODEL_DIRECTORY, dtype="float32", device=session.device)
+        saved = dict(whole.model.named_parameters())
+    weights = {f"model.{name}": tensor for name, tensor in saved.items()}
     session.engine.load_state({**weights, **tensors["value"]}, tensors["optimizer"])
     session.engine.num_skipped_updates = state.num_skipped_updates
     session.generator.set_state(tensors["generator"])

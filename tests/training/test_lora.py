@@ -1,0 +1,218 @@
+"""Low-rank adapters train alone, beside a reference that is the model without them, and leave a plain model behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("peft")
+
+from agpo_bench.config import RunConfig
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.rollout.adapters import (
+    add_adapters,
+    effective_weight,
+    is_adapter_weight,
+    merged_weights,
+    without_adapters,
+)
+from agpo_bench.rollout.lean_decoder import LeanDecoder
+from agpo_bench.rollout.torch_sampler import TorchSampler
+from agpo_bench.training.checkpoint import checkpoints, newest_checkpoint
+from agpo_bench.training.model import LoadedModel, load_model, weights_fingerprint
+from agpo_bench.training.policy import Policy, ScoredSequence
+from agpo_bench.training.run import train
+from tests.rollout.tiny_models import load as tiny_model
+from tests.training.test_resume import assert_same_run, stop_after
+
+Config = Callable[..., RunConfig]
+
+SEQUENCES = [
+    ScoredSequence(prompt_ids=(5, 9, 11), response_ids=(20, 21, 22, 2), temperature=1.0),
+    ScoredSequence(prompt_ids=(5, 9, 11), response_ids=(30, 2), temperature=0.7),
+]
+
+
+def adapted(name: str, *, scale: float = 0.0, targets: tuple[str, ...] = ("all-linear",)) -> LoadedModel:
+    """A tiny model with adapters; with a scale their B is not 0."""
+    loaded = tiny_model(name)
+    add_adapters(loaded.model, rank=4, alpha=8.0, targets=targets, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight_name, parameter in loaded.model.named_parameters():
+            if ".lora_B." in weight_name:
+                parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    return loaded
+
+
+def library_logprobs(loaded: LoadedModel, sequence: ScoredSequence) -> torch.Tensor:
+    """What the library's own forward says, adapters and all."""
+    ids = torch.tensor([[*sequence.prompt_ids, *sequence.response_ids]])
+    with torch.no_grad():
+        logits = loaded.model(input_ids=ids).logits[0, len(sequence.prompt_ids) - 1 : -1]
+    logprobs = torch.log_softmax(logits / sequence.temperature, dim=-1)
+    return logprobs[torch.arange(len(sequence.response_ids)), torch.tensor(sequence.response_ids)]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_our_forward_pass_and_the_sampler_use_the_adapted_weights_as_peft_does(name: str) -> None:
+    loaded = adapted(name, scale=0.1)
+    assert LeanDecoder.supports(loaded.model)
+    policy = Policy(loaded)
+    found = policy.logprobs(SEQUENCES, with_grad=False).logprob_BT
+    for row, sequence in enumerate(SEQUENCES):
+        expected = library_logprobs(loaded, sequence)
+        torch.testing.assert_close(found[row, : len(expected)], expected, atol=2e-5, rtol=1e-4)
+        with without_adapters(loaded.model):
+            bare = library_logprobs(loaded, sequence)
+        assert (expected - bare).abs().max() > 1e-3
+    # Tokens chosen greedily by the sampler are the library's.
+    from agpo_bench.rollout.sampler import SamplingRequest
+
+    request = SamplingRequest(
+        prompt_id="p", prompt_ids=(5, 9, 11), seeds=(0,), temperature=0.0, max_new_tokens=6, stop=()
+    )
+    response = TorchSampler(loaded).sample([request])[0].rollouts[0].response_ids
+    with torch.no_grad():
+        logits = loaded.model(input_ids=torch.tensor([[5, 9, 11, *response]])).logits[0, 2:-1]
+    assert logits.argmax(dim=-1).tolist() == list(response)
+
+
+def test_the_gradients_of_the_adapters_are_those_of_peft() -> None:
+    loaded = adapted("llama", scale=0.1)
+    own = {name: p for name, p in loaded.model.named_parameters() if is_adapter_weight(name)}
+    policy = Policy(loaded)
+    policy.logprobs(SEQUENCES[:1]).logprob_BT.sum().backward()
+    found = {name: p.grad.clone() for name, p in own.items() if p.grad is not None}
+    assert set(found) == set(own)
+    loaded.model.zero_grad()
+    ids = torch.tensor([[5, 9, 11, 20, 21, 22, 2]])
+    logprobs = torch.log_softmax(loaded.model(input_ids=ids).logits[0, 2:-1], dim=-1)
+    logprobs[torch.arange(4), ids[0, 3:]].sum().backward()
+    for name, parameter in own.items():
+        assert parameter.grad is not None
+        torch.testing.assert_close(found[name], parameter.grad, atol=1e-5, rtol=1e-3)
+    assert all(p.grad is None for name, p in loaded.model.named_parameters() if not is_adapter_weight(name))
+
+
+def test_the_reference_is_the_model_without_adapters_and_takes_no_memory_of_its_own() -> None:
+    loaded, plain = adapted("llama", scale=0.1), tiny_model("llama")
+    policy = Policy(loaded)
+    reference = policy.frozen_copy()
+    assert reference.loaded.model is loaded.model
+    expected = Policy(plain, is_frozen=True).score(SEQUENCES, max_tokens=100).logprob_BT
+    before = policy.score(SEQUENCES, max_tokens=100).logprob_BT
+    assert torch.equal(reference.score(SEQUENCES, max_tokens=100).logprob_BT, expected)
+    assert torch.equal(reference.logprobs(SEQUENCES, with_grad=False).logprob_BT, expected)
+    assert torch.equal(policy.score(SEQUENCES, max_tokens=100).logprob_BT, before)
+    assert not torch.equal(before, expected)
+    assert all(parameter.requires_grad for parameter in policy.parameters())
+
+
+def test_new_adapters_leave_every_number_as_it_was_to_the_bit() -> None:
+    policy = Policy(adapted("llama"))
+    found, reference = (one.score(SEQUENCES, max_tokens=100).logprob_BT for one in (policy, policy.frozen_copy()))
+    assert torch.equal(found, reference)
+
+
+def test_only_adapters_are_trained_and_a_critic_shares_the_frozen_weights() -> None:
+    loaded = adapted("llama")
+    policy = Policy(loaded, value_head="separate")
+    names = [name for name, _ in policy.named_parameters()]
+    assert all(is_adapter_weight(name) or name.startswith("value_head.") for name in names)
+    # 7 matrices a layer, 2 layers, A and B, in model and critic, and the head's weight and bias.
+    assert len(names) == 7 * 2 * 2 * 2 + 2
+    trunk = policy._modules["value_trunk"]
+    first, second = loaded.model.model.layers[0].mlp.up_proj, trunk.layers[0].mlp.up_proj  # type: ignore[union-attr, index]
+    assert first.base_layer.weight is second.base_layer.weight
+    assert first.lora_A["default"].weight is not second.lora_A["default"].weight
+
+
+def test_merged_weights_are_those_of_the_plain_model_with_the_products_added() -> None:
+    loaded = adapted("qwen2", scale=0.1, targets=("q_proj", "down_proj"))
+    merged, plain = dict(merged_weights(loaded.model)), dict(tiny_model("qwen2").model.named_parameters())
+    assert set(merged) == set(plain)
+    layer = loaded.model.model.layers[1].mlp.down_proj
+    product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    name = "model.layers.1.mlp.down_proj.weight"
+    torch.testing.assert_close(merged[name], plain[name] + 8.0 / 4 * product.detach())
+    assert torch.equal(merged["model.layers.1.mlp.up_proj.weight"], plain["model.layers.1.mlp.up_proj.weight"])
+    assert torch.equal(effective_weight(layer), merged[name])
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"), [("nope", "not found"), ("lm_head", "the output head takes no"), ("embed_tokens", "takes no")]
+)
+def test_targets_without_a_linear_layer_are_refused(targets: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"lora_targets = {targets}: .*{told}"):
+        add_adapters(tiny_model("llama").model, rank=2, alpha=2.0, targets=[targets], seed=0)
+
+
+@pytest.fixture
+def lora_config(small_config: Config) -> Config:
+    return lambda **fields: small_config(lora_rank=4, learning_rate=3e-3, **fields)
+
+
+def test_a_run_starts_at_the_reference_trains_adapters_alone_and_moves(
+    lora_config: Config, take_steps: Callable[..., Any]
+) -> None:
+    session, results = take_steps(lora_config(), "grpo", steps=2)
+    first, second = (result.record.values for result in results)
+    # Between the sampler's numbers and the reference's lies rounding; between policy and reference nothing.
+    assert first["kl/ref_k1"] == pytest.approx(0.0, abs=1e-6) and first["kl/ref_k3"] == pytest.approx(0.0, abs=1e-9)
+    assert first["clip/first_pass_ratio_err"] < 1e-3 and first["kl/step_k3"] > 0 and second["kl/ref_k3"] > 0
+    held = sum(tensor.numel() for state in session.engine.optimizer.state.values() for tensor in state.values())
+    model = load_model(session.policy.loaded.source)
+    assert held < model.num_parameters, "two moments of everything would be twice the model"
+    with without_adapters(session.policy.loaded.model):
+        base = dict(merged_weights(session.policy.loaded.model))
+    assert all(torch.equal(base[name], parameter) for name, parameter in model.model.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "dpo"])
+def test_a_run_of_adapters_in_two_parts_equals_a_run_in_one(lora_config: Config, tmp_path: Path, name: str) -> None:
+    config, method = lora_config(budget=2000, checkpoint_every_steps=100), load_method(name)
+    whole = train(config, method, directory=tmp_path / "whole")
+    train(config, method, directory=tmp_path / "parts", on_step=stop_after(1))
+    stopped = newest_checkpoint(tmp_path / "parts")
+    assert stopped is not None and not (stopped / "model").exists()
+    assert (stopped / "adapter" / "adapter_model.safetensors").stat().st_size < 200_000
+    assert load_model(stopped / "adapter").fingerprint != load_model(_base(stopped / "adapter")).fingerprint
+    resumed = train(config, method, directory=tmp_path / "parts", resume=True)
+    assert resumed.is_finished and resumed.num_steps == whole.num_steps
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_finished_run_leaves_a_plain_model_and_adapters_that_peft_reads(lora_config: Config, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    train(lora_config(budget=1000), load_method("grpo"), directory=tmp_path)
+    (last,) = checkpoints(tmp_path)
+    merged = load_model(last / "model")
+    from_adapters = load_model(last / "adapter")
+    assert weights_fingerprint(merged.model) == from_adapters.fingerprint
+    base = AutoModelForCausalLM.from_pretrained(_base(last / "adapter"))
+    other = PeftModel.from_pretrained(base, last / "adapter")
+    ids = torch.tensor([[1, 5, 9, 3]])
+    library = AutoModelForCausalLM.from_pretrained(last / "model")
+    with torch.no_grad():
+        torch.testing.assert_close(other(input_ids=ids).logits, library(input_ids=ids).logits, atol=1e-4, rtol=1e-4)
+        with other.disable_adapter():
+            assert not torch.allclose(other(input_ids=ids).logits, library(input_ids=ids).logits, atol=1e-4)
+
+
+def _base(adapter: Path) -> str:
+    import json
+
+    base: str = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
+    return base
+
+
+def test_adapters_and_deepspeed_are_refused_in_one_sentence(lora_config: Config, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lora_rank 4 trains with engine=torch; it is deepspeed"):
+        train(lora_config(engine="deepspeed"), load_method("grpo"), directory=tmp_path)
