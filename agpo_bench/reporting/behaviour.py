@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from agpo_bench import paths
 from agpo_bench.reporting.collect import Collection, TrainedRun, collect
-from agpo_bench.reporting.run_statistics import metric_series, tokens_per_second
+from agpo_bench.reporting.run_statistics import metric_series
 
 _LAST = {"eps": "ctrl/eps", "tau": "ctrl/tau", "H": "ctrl/H"}
 """Clip radius, sampling temperature, mean token entropy (nats, temperature 1)."""
@@ -18,9 +18,9 @@ def measured_behaviour(root: Path) -> dict[str, str]:
     """A sentence for each method with results below ``root``.
 
     Accuracy is the mean over benchmarks within a seed, then the mean and the deviation (ddof 1) over seeds; only seeds
-    with a final result on every benchmark that any run has count. Tokens per second are those of the run as it ran,
-    all phases over the wall-clock seconds of its steps, and are left out for preference training, whose steps cost
-    other work. eps, tau and H are those of a run's last step that has them, averaged over seeds.
+    with a final result on every benchmark that any run has count. eps, tau and H are those of a run's
+    last step that has them, averaged over seeds. Speed is left to the throughput table: on a page it would compare runs
+    that shared their machine with different work.
     """
     collections = collect(root)
     if len(collections) > 1:
@@ -55,10 +55,6 @@ def _sentence(collection: Collection, method: str, tasks: Sequence[str], initial
         )
     else:
         parts.append("no seed has a final result on every benchmark")
-    speeds = [tokens_per_second(run) for run in runs if run.recipe.get("loop") != "preference"]
-    known = [speed for speed in speeds if speed is not None]
-    if known:
-        parts.append(f"{mean(known):,.0f} tokens/s")
     last = [_last_values(run) for run in runs]
     ends = [f"{name} {mean(values):.3f}" for name in _LAST if (values := [one[name] for one in last if name in one])]
     if ends:
