@@ -8,16 +8,49 @@ from math import fsum
 from statistics import fmean
 
 from agpo_bench.data.benchmarks import grader_for, load_task
-from agpo_bench.evaluation.estimators import clustered_standard_error, majority_at_k, pass_at_k
+from agpo_bench.evaluation.estimators import clustered_standard_error, majority_of_clusters, pass_at_k
 from agpo_bench.evaluation.results import EvalResult, Sample
+from agpo_bench.grading.vote import cluster_answers
 from agpo_bench.records import Verdict
 
 WITHOUT_LEAKED = "without_leaked"
 """Alternative score over the items that no few-shot example gave away."""
 
 
+def with_votes(samples: Iterable[Sample], task: str) -> list[Sample]:
+    """The samples, in their order, with the votes of the sampled draws filled in."""
+    spec = load_task(task)
+    by_item: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_item[sample.prompt_id].append(sample)
+    # Two programs are never known to be one answer: they have no vote.
+    if spec.grader.kind == "program":
+        return [sample for draws in by_item.values() for sample in draws]
+    are_equivalent = grader_for(task).are_equivalent
+    voted = []
+    for greedy, *draws in by_item.values():
+        votes: list[int | None] = [None] * len(draws)
+        for cluster in cluster_answers([_verdict(draw) for draw in draws], are_equivalent):
+            for member in cluster.members:
+                votes[member] = draws[cluster.members[0]].draw
+        voted += [greedy, *(draw.model_copy(update={"vote": vote}) for draw, vote in zip(draws, votes, strict=True))]
+    return voted
+
+
+def vote_clusters(votes: Iterable[int | None], scores: Iterable[float]) -> tuple[tuple[int, float], ...]:
+    """Size and mean score of each cluster of an item's draws, in the order of their votes."""
+    members: dict[int, list[float]] = defaultdict(list)
+    for vote, score in zip(votes, scores, strict=True):
+        if vote is not None:
+            members[vote].append(score)
+    return tuple((len(found), fmean(found)) for _, found in sorted(members.items()))
+
+
 def summarise(samples: Sequence[Sample], *, blank: EvalResult, ks: Sequence[int] = ()) -> EvalResult:
-    """Fill in what the samples say. Means are over items; an item whose response could not be graded is left out."""
+    """Fill in what the samples (``with_votes``) say.
+
+    Means are over items; an item whose response could not be graded is left out.
+    """
     by_item: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_item[sample.prompt_id].append(sample)
@@ -63,19 +96,18 @@ def _alternatives(graded: Iterable[Sample]) -> Mapping[str, list[float]]:
 
 def _votes(sampled: Sequence[Sequence[Sample]], task: str, ks: Iterable[int]) -> dict[str, Mapping[int, float]]:
     """Maj@k and pass@k over the sampled draws of each item; an item with a failed draw has neither."""
-    grader = grader_for(task)
+    whole = [draws for draws in sampled if not any(draw.is_error for draw in draws)]
+    clusters = [vote_clusters([draw.vote for draw in draws], [draw.score for draw in draws]) for draws in whole]
     maj: dict[int, float] = {}
     pass_at: dict[int, float] = {}
     for k in sorted(ks):
-        votes = [majority_at_k([_verdict(draw) for draw in draws], grader.are_equivalent, k=k) for draws in sampled]
-        right = [
-            pass_at_k(len(draws), sum(draw.score >= 1 for draw in draws), k)
-            for draws in sampled
-            if not any(draw.is_error for draw in draws)
+        known_votes = [
+            majority_of_clusters(found, num_draws=len(draws), k=k)
+            for found, draws in zip(clusters, whole, strict=True)
+            if len(draws) >= k
         ]
-        known_votes = [vote for vote in votes if vote is not None]
+        right = [pass_at_k(len(draws), sum(draw.score >= 1 for draw in draws), k) for draws in whole]
         known_right = [share for share in right if share is not None]
-        # Two programs are never known to be one answer: they have no vote.
         if known_votes and load_task(task).grader.kind != "program":
             maj[k] = fmean(known_votes)
         if known_right:

@@ -50,18 +50,22 @@ def majority_at_k(verdicts: Sequence[Verdict], are_equivalent: Equivalence, *, k
         raise ValueError(f"Maj@{k} has no meaning; use k >= 1")
     if len(verdicts) < k or any(verdict.is_error for verdict in verdicts):
         return None
-    clusters = cluster_answers(verdicts, are_equivalent)
-    sizes = [len(cluster.members) for cluster in clusters]
-    abstentions = len(verdicts) - sum(sizes)
+    clusters = [(len(cluster.members), cluster.score) for cluster in cluster_answers(verdicts, are_equivalent)]
+    return majority_of_clusters(clusters, num_draws=len(verdicts), k=k)
+
+
+def majority_of_clusters(clusters: Sequence[tuple[int, float]], *, num_draws: int, k: int) -> float:
+    """``majority_at_k`` of ``num_draws`` draws, at least k, from the size and score of every cluster of answers."""
+    sizes = [size for size, _ in clusters]
+    abstentions = num_draws - sum(sizes)
     total = Fraction(0)
     shares: dict[int, Fraction] = {}
-    for cluster in clusters:
-        if cluster.score:
-            size = len(cluster.members)
+    for size, score in clusters:
+        if score:
             if size not in shares:
                 shares[size] = _winning_share(size, sizes, abstentions, k)
-            total += Fraction(cluster.score) * shares[size]
-    return float(total / comb(len(verdicts), k))
+            total += Fraction(score) * shares[size]
+    return float(total / comb(num_draws, k))
 
 
 def _winning_share(size: int, sizes: Sequence[int], abstentions: int, k: int) -> Fraction:

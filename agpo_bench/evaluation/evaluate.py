@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agpo_bench import paths
 from agpo_bench.config import Backend
 from agpo_bench.data.benchmarks import Split, grader_for, load_task, task_names
-from agpo_bench.evaluation.counting import summarise
+from agpo_bench.evaluation.counting import summarise, with_votes
 from agpo_bench.evaluation.draws import DRAWS_FILE, DrawFile, draw_key
 from agpo_bench.evaluation.results import (
     PROTOCOL_VERSION,
@@ -191,10 +191,11 @@ def _evaluate_task(
     )
     answered = task.ask(lm)
     blank = blank.model_copy(update={"grader_details": _grader_details(name, options.grading)})
-    result = summarise(answered.samples, blank=blank, ks=options.maj)
+    voted = with_votes(answered.samples, name) if options.maj else list(answered.samples)
+    result = summarise(voted, blank=blank, ks=options.maj)
     assert result.accuracy is None or answered.score is None or abs(result.accuracy - answered.score) < 1e-9
     write_items(items, answered.items)
-    write_samples(samples, list(answered.samples))
+    write_samples(samples, voted)
     write_result(results, result)
     draws.remove()
     return result

@@ -44,6 +44,11 @@ class Sample(BaseModel):
     num_tokens: int
     """Generated tokens, the terminator included."""
     alternatives: Mapping[str, float] = Field(default_factory=dict)
+    vote: int | None = None
+    """The item's first sampled draw whose answer is equivalent: draws with one number are one vote of Maj@k.
+
+    None for the greedy response, for a draw without a vote, and where nothing was voted on.
+    """
 
 
 class AskedItem(BaseModel):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from math import fsum, isclose
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from agpo_bench.evaluation.counting import vote_clusters
+from agpo_bench.evaluation.estimators import majority_of_clusters
 from agpo_bench.evaluation.results import EvalResult
 
 _BLOCK_BYTES = 1 << 26
@@ -31,9 +34,12 @@ _FIELDS = pa.schema(
         ("is_error", pa.bool_()),
         ("is_truncated", pa.bool_()),
         ("is_leaked", pa.bool_()),
+        ("vote", pa.int64()),
     ]
 )
 Key = TypeVar("Key")
+Clusters = tuple[tuple[int, float], ...]
+"""Size and mean score of each cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,8 @@ class ItemScores:
     """Sampled draws that could be graded."""
     failed_I: np.ndarray
     """Sampled draws that could not."""
+    clusters_I: tuple[Clusters, ...] | None = None
+    """Each item's clusters of equivalent answers among the sampled draws; None where the file holds no vote."""
 
     @property
     def graded(self) -> np.ndarray:
@@ -84,6 +92,19 @@ class ItemScores:
         miss = np.clip((count - right - step) / (count - step), 0.0, 1.0).prod(axis=0)
         return float(fsum(1 - miss) / count.size)
 
+    def majority_at(self, k: int) -> float | None:
+        """Unbiased Maj@k over items none of whose draws failed; None where n < k or nothing was voted on."""
+        if self.clusters_I is None:
+            return None
+        whole = np.flatnonzero((self.failed_I == 0) & (self.sampled_count_I >= k))
+        values = [_majority(self.clusters_I[i], int(self.sampled_count_I[i]), k) for i in whole]
+        return fsum(values) / len(values) if values else None
+
+
+@lru_cache(maxsize=1 << 16)
+def _majority(clusters: Clusters, num_draws: int, k: int) -> float:
+    return majority_of_clusters(clusters, num_draws=num_draws, k=k)
+
 
 def read_item_scores(file: Path) -> ItemScores:
     """Aggregate one samples.jsonl without its texts; samples lie in the order of items, then draws."""
@@ -98,7 +119,7 @@ def read_item_scores(file: Path) -> ItemScores:
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file}: not sample lines ({error}); delete the folder and evaluate again") from None
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    doc, draw, parsed, score, failed, truncated, leaked = joined
+    doc, draw, parsed, score, failed, truncated, leaked, vote = joined
     start = np.flatnonzero(np.r_[True, doc[1:] != doc[:-1]])
     if not (draw[start] == 0).all() or np.unique(doc[start]).size != start.size:
         raise ValueError(f"{file}: the draws of an item are not together, greedy first; evaluate again")
@@ -118,6 +139,16 @@ def read_item_scores(file: Path) -> ItemScores:
         sampled_right_I=total((graded & (score >= 1)).astype(np.int64)),
         sampled_count_I=total(graded.astype(np.int64)),
         failed_I=total((sampled & failed).astype(np.int64)),
+        clusters_I=_clusters(vote, score, start) if (vote >= 0).any() else None,
+    )
+
+
+def _clusters(vote: np.ndarray, score: np.ndarray, start: np.ndarray) -> tuple[Clusters, ...]:
+    ends = [*start[1:].tolist(), vote.size]
+    votes, scores = vote.tolist(), score.tolist()
+    return tuple(
+        vote_clusters([v if v >= 0 else None for v in votes[first:end]], scores[first:end])
+        for first, end in zip(start.tolist(), ends, strict=True)
     )
 
 
@@ -130,7 +161,8 @@ def _columns(batch: pa.RecordBatch) -> tuple[np.ndarray, ...]:
 
     parsed = pc.is_valid(batch.column("answer")).to_numpy(zero_copy_only=False)
     names = ("score", "is_error", "is_truncated", "is_leaked")
-    return (array("doc_id"), array("draw"), parsed, *(array(name) for name in names))
+    vote = pc.fill_null(batch.column("vote"), -1).to_numpy(zero_copy_only=False)
+    return (array("doc_id"), array("draw"), parsed, *(array(name) for name in names), vote)
 
 
 def read_all(files: Mapping[Key, Path]) -> dict[Key, ItemScores]:
@@ -155,6 +187,8 @@ def disagreements(result: EvalResult, scores: ItemScores) -> Iterable[str]:
         ("avg_sampled", result.avg_sampled, scores.mean_of_draws()),
         *((f"pass_at {k}", value, scores.pass_at(k)) for k, value in result.pass_at.items()),
     ]
+    if scores.clusters_I is not None:  # votes are not in the files of earlier versions
+        checks += [(f"maj {k}", value, scores.majority_at(k)) for k, value in result.maj.items()]
     for name, stated, found in checks:
         if (stated is None) != (found is None) or (
             stated is not None and found is not None and not isclose(stated, found, rel_tol=1e-9, abs_tol=1e-9)

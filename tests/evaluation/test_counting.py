@@ -4,7 +4,7 @@ from math import sqrt
 
 import pytest
 
-from agpo_bench.evaluation.counting import summarise
+from agpo_bench.evaluation.counting import summarise, with_votes
 from agpo_bench.evaluation.results import PROTOCOL_VERSION, EvalResult, Sample
 
 BLANK = EvalResult.model_validate(
@@ -54,7 +54,7 @@ def test_votes_are_over_the_sampled_draws_and_not_the_greedy_one() -> None:
         _sample(0, 0, "9", 0.0), _sample(0, 1, "7", 1.0), _sample(0, 2, "7.0", 1.0), _sample(0, 3, "9", 0.0),
         _sample(1, 0, "5", 1.0), _sample(1, 1, None, 0.0), _sample(1, 2, "4", 0.0), _sample(1, 3, "5", 1.0),
     ]  # fmt: skip
-    result = summarise(samples, blank=BLANK, ks=[1, 3])
+    result = summarise(with_votes(samples, BLANK.task), blank=BLANK, ks=[1, 3])
     assert result.accuracy == 0.5
     # Item 0: 7 and 7.0 are one vote, two against one: 1. Item 1: 4 and 5 tie, worth 1/2. Mean 3/4.
     assert result.maj[3] == pytest.approx(0.75)
@@ -69,7 +69,7 @@ def test_an_item_with_a_failed_draw_has_no_vote() -> None:
         _sample(0, 0, "1", 1.0), _sample(0, 1, "1", 1.0), _sample(0, 2, "1", 1.0),
         _sample(1, 0, "1", 1.0), _sample(1, 1, None, 0.0, is_error=True), _sample(1, 2, "2", 0.0),
     ]  # fmt: skip
-    result = summarise(samples, blank=BLANK, ks=[2])
+    result = summarise(with_votes(samples, BLANK.task), blank=BLANK, ks=[2])
     assert result.maj == {2: 1.0}
     assert result.error_count == 1
     assert not result.is_complete
@@ -78,7 +78,7 @@ def test_an_item_with_a_failed_draw_has_no_vote() -> None:
 def test_programs_have_pass_at_k_and_no_vote() -> None:
     blank = BLANK.model_copy(update={"task": "codecontests"})
     samples = [_sample(0, 0, "p", 0.5), _sample(0, 1, "p", 0.5), _sample(0, 2, "q", 1.0)]
-    result = summarise(samples, blank=blank, ks=[1, 2])
+    result = summarise(with_votes(samples, blank.task), blank=blank, ks=[1, 2])
     assert result.maj == {}
     # A part of the tests is no pass: one of two draws.
     assert result.pass_at == {1: 0.5, 2: 1.0}

@@ -13,7 +13,7 @@ import yaml
 from agpo_bench.evaluation.estimators import pass_at_k
 from agpo_bench.evaluation.results import write_samples
 from agpo_bench.reporting.collect import collect
-from agpo_bench.reporting.item_scores import read_item_scores
+from agpo_bench.reporting.item_scores import disagreements, read_item_scores
 from agpo_bench.reporting.report import build_report
 from agpo_bench.reporting.validators import mismatches, warnings
 from tests.reporting.conftest import make_result, sample, write_task
@@ -56,6 +56,28 @@ def test_pass_at_k_over_many_items_equals_the_exact_estimator(tmp_path: Path) ->
     for k in (1, 4, 9):
         exact = [pass_at_k(9, item, k) for item in range(10)]
         assert scores.pass_at(k) == pytest.approx(sum(value or 0 for value in exact) / 10, abs=1e-12)
+
+
+def test_majority_votes_are_counted_again_from_the_lines(tmp_path: Path) -> None:
+    # Item 0: 7 (right), 7 and 9: Maj@3 is 1, Maj@1 2/3. Item 1: 4 and 5 (right) tie, one abstains: 1/2 and 1/3.
+    lines = [
+        sample(0, 0, is_right=True),
+        sample(0, 1, is_right=True, vote=1),
+        sample(0, 2, is_right=True, vote=1),
+        sample(0, 3, is_right=False, vote=3),
+        sample(1, 0, is_right=True),
+        sample(1, 1, is_right=False, answer=None),
+        sample(1, 2, is_right=False, vote=2),
+        sample(1, 3, is_right=True, vote=3),
+    ]
+    write_samples(tmp_path / "s.jsonl", lines)
+    scores = read_item_scores(tmp_path / "s.jsonl")
+    assert scores.majority_at(3) == pytest.approx(3 / 4)
+    assert scores.majority_at(1) == pytest.approx(1 / 2)
+    assert scores.majority_at(4) is None
+    stated = make_result(num_items=2, num_draws=3, score_sum=2.0, maj={1: 0.5, 3: 0.8})
+    assert "maj 3 is 0.8 in results.json and 0.75 in samples.jsonl" in list(disagreements(stated, scores))
+    assert not [line for line in disagreements(stated, scores) if line.startswith("maj 1")]
 
 
 @pytest.mark.parametrize(
