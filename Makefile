@@ -65,8 +65,9 @@ check: .venv/installed-test  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# DATA: a folder of benchmark files, for the comparisons whose work is their text.
 bench: .venv/installed-test  ## speed, as ratios to peers in one run
-	$(BIN)/python benchmarks/run_all.py
+	$(BIN)/python benchmarks/run_all.py $(if $(DATA),--data $(DATA))
 
 paper-small: .venv/installed  ## every method and ablation of the paper, three seeds, on the embedded default
 	$(BIN)/agpo-bench train --method $(PAPER) --seeds $(SEEDS) --out runs/paper-small --resume

@@ -10,9 +10,11 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import dedup_vs_janitor
 import eval_vs_lm_eval
 import grading_vs_math_verify
 import method_costs
+import report_vs_pandas
 import rl_step_vs_trl
 import sampler_vs_generate
 import sandbox_vs_subprocess
@@ -21,6 +23,7 @@ from measure import table
 
 if __name__ == "__main__":
     arguments = setting.arguments(__doc__)
+    arguments.add_argument("--data", help="folder of benchmark files: their texts for grading and de-duplication")
     arguments.add_argument("--out", type=Path, help="also write the table to this file")
     args = arguments.parse_args()
     comparisons = []
@@ -31,6 +34,8 @@ if __name__ == "__main__":
         method_costs,
         grading_vs_math_verify,
         sandbox_vs_subprocess,
+        report_vs_pandas,
+        dedup_vs_janitor,
     ):
         comparisons += module.compare(args)
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "lm_eval"))
