@@ -41,7 +41,7 @@ NUMBERS = (0.3, 0.5, 0.6, 0.9, 0.999, 1.0, 1.5, 2.0, 3.0, 5.0, 1e-3, 0.05, 0.0)
 
 def outcome(method: Method) -> list[Any]:
     """Everything that a method tells the loop in four steps."""
-    told: list[Any] = [method.probe_size(8), method.max_sampling_rounds, method.base_temperature]
+    told: list[Any] = [method.probe_size(8), method.max_sampling_rounds, method.base_temperature, method.reuses_probe]
     generator, state = Generator().manual_seed(3), method.start()
     G = method.rollouts_per_prompt(8)
     for step in range(4):

@@ -30,7 +30,9 @@ class Watched(RunConfig):
 def test_a_run_asks_for_every_field_of_its_configuration(
     small_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
-    config = Watched(**small_config(budget=1600, group_size=2, warmup_fraction=0.1).model_dump())
+    plain = {"budget": 1600, "group_size": 2, "warmup_fraction": 0.1}
     asked.clear()
-    train(config, load_method("dr_grpo"), directory=tmp_path / "run")
+    for name, changes in (("plain", {}), ("adapters", {"lora_rank": 2, "keep_best": "reward", "keep_best_steps": 1})):
+        config = Watched(**small_config(**plain, **changes).model_dump())
+        train(config, load_method("dr_grpo"), directory=tmp_path / name)
     assert set(RunConfig.model_fields) - asked == READ_BY_THE_COMMAND | READ_BY_VLLM
