@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import re
 import shutil
 import subprocess
 import sys
@@ -161,7 +161,9 @@ def run(case: Case, model: Path, out: Path) -> int:
     method = load_method(case.method, recipe_changes)
     outcome = train(config, method, directory=out / case.method / "seed-42")
     assert outcome.num_steps >= 2
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss: a process inherits that of whoever started it, which may be larger than its own ever gets.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
 
 
 def planned(case: Case, model: Path) -> float:
