@@ -70,7 +70,7 @@ def assert_alike(found: Path, expected: Path, *, rel: float, absolute: float, on
     for one, other in zip(ours, theirs, strict=True):
         assert one.keys() == other.keys()
         for name in only or one.keys() - ROUNDING:
-            # A correlation of ratios that are nearly all 1, as in the last steps, magnifies rounding: 2e-3 was measured.
+            # A correlation of ratios that are nearly all 1, as at the end, magnifies rounding: 2e-3 was measured.
             least = 1e-2 if name == "is/ratio_adv_corr" else absolute
             close = one[name] == other[name] or math.isclose(one[name], other[name], rel_tol=rel, abs_tol=least)
             assert close, f"{name} of step {one['step']}: {one[name]} against {other[name]}"
