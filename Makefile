@@ -39,7 +39,7 @@ test: .venv/installed-test  ## the tests, without the slow ones
 	$(BIN)/pytest -n 2 -m 'not slow'
 
 test-slow: .venv/installed-test
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -n 2 --dist loadfile -m slow
 
 # An environment of its own: vLLM decides which transformers it takes, and 3.5 GB are not for everyone.
 .venv-vllm/installed: pyproject.toml
