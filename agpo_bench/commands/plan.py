@@ -9,8 +9,9 @@ from typing import Any
 import typer
 
 from agpo_bench.config import load_config
+from agpo_bench.methods.registry import method_names
 from agpo_bench.planning.cost import Rates
-from agpo_bench.planning.needs import all_method_names, read_needs
+from agpo_bench.planning.needs import read_needs
 from agpo_bench.planning.plan import Hardware, Plan, make_plan
 from agpo_bench.planning.report import advice_lines, cost_lines, describe, memory_lines
 from agpo_bench.planning.shapes import find_shape
@@ -59,7 +60,7 @@ def make_plans(arguments: PlanArguments) -> list[Plan]:
     config = load_config(arguments.preset, **fields)
     shape = find_shape(config.model, revision=config.revision)
     lengths = Lengths.of(config, prompt=arguments.prompt_tokens, mean_response=arguments.response_tokens)
-    names = all_method_names() if arguments.method == "all" else [part.strip() for part in arguments.method.split(",")]
+    names = method_names() if arguments.method == "all" else [part.strip() for part in arguments.method.split(",")]
     return [
         make_plan(config, shape, read_needs(name, recipe_changes), arguments.hardware, lengths)
         for name in dict.fromkeys(names)

@@ -160,7 +160,8 @@ def plan(
 
     What is meant for another machine (``starts_here`` false) may need packages that are not installed on this one.
     """
-    from agpo_bench.methods.recipe import load_method, method_names
+    from agpo_bench.methods.recipe import load_method
+    from agpo_bench.methods.registry import method_names
     from agpo_bench.training.setup import check, check_settings
 
     selectors = method_names() if arguments.method == "all" else [part.strip() for part in arguments.method.split(",")]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from agpo_bench.methods.method import Method
 from agpo_bench.methods.part import Part
-from agpo_bench.methods.recipe import load_method, method_names
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.methods.registry import method_names
 from agpo_bench.methods.slots import SLOTS
 
 

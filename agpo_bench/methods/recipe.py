@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,9 @@ import yaml
 from pydantic import ValidationError
 
 from agpo_bench.methods.method import Method
+from agpo_bench.methods.registry import recipe_path
 from agpo_bench.methods.slots import SLOTS
 from agpo_bench.paths import definitions
-
-
-def method_names() -> list[str]:
-    """Every method that has a recipe, in alphabetical order."""
-    return sorted(path.stem for path in definitions("trainers").glob("*.yaml"))
 
 
 def load_method(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> Method:
@@ -27,14 +22,7 @@ def load_method(name_or_path: str | Path, overrides: Mapping[str, Any] | None = 
     YAML. ``slot.use`` changes the part and forgets the old part's fields. ValueError names what is wrong and what is
     valid.
     """
-    text = str(name_or_path)
-    path = Path(text) if text.endswith((".yaml", ".yml")) else definitions("trainers") / f"{text}.yaml"
-    if not path.is_file():
-        near = get_close_matches(text.lower().replace("-", "_"), method_names(), n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(
-            f"no method {text!r}; {hint}trainers/ has {', '.join(method_names())}, or give a recipe's .yaml path"
-        )
+    path = recipe_path(name_or_path)
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from agpo_bench.methods.registry import recipe_path
 from agpo_bench.paths import definitions
 
 Trunk = Literal["none", "shared", "separate"]
@@ -70,21 +70,12 @@ class MethodNeeds:
         return (self.own_probe_size or self.own_group_size or group_size) if self.has_probe else 0
 
 
-def all_method_names() -> list[str]:
-    """As ``recipe.method_names``."""
-    return sorted(path.stem for path in definitions("trainers").glob("*.yaml"))
-
-
 def read_needs(name_or_path: str, changes: Mapping[str, Any] | None = None) -> MethodNeeds:
     """The needs of a recipe with ``slot.field`` changes applied.
 
     A recipe with parts from elsewhere goes through ``load_method``, which knows them.
     """
-    path = Path(name_or_path) if name_or_path.endswith((".yaml", ".yml")) else _shipped(name_or_path)
-    if not path.is_file():
-        raise ValueError(
-            f"no method {name_or_path!r}; trainers/ has {', '.join(all_method_names())}, or give a recipe's .yaml path"
-        )
+    path = recipe_path(name_or_path)
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     if changes or path.parent.resolve() != definitions("trainers").resolve() or not isinstance(recipe, dict):
         # Somebody's own recipe or a changed one is checked in full before anything is said about it.
@@ -112,10 +103,6 @@ def needs_of_recipe(recipe: Mapping[str, Any], *, name: str) -> MethodNeeds:
         samples_at_one=parts["temperature"]["use"] == "fixed" and float(parts["temperature"].get("value", 1.0)) == 1.0,
         refills=parts["groups"]["use"] == "drop_degenerate" and parts["groups"].get("max_rounds", 10) > 1,
     )
-
-
-def _shipped(name: str) -> Path:
-    return definitions("trainers") / f"{name}.yaml"
 
 
 def _part(value: Any, default: str) -> dict[str, Any]:

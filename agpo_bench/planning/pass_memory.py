@@ -16,13 +16,7 @@ CACHE_BYTES = 2 << 30
 
 def update_items(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: Workload) -> list[Item]:
     """Activations of one micro-batch at the start of its backward pass, and what is computed there."""
-    batch = micro_batch(
-        work,
-        max_tokens=machine.micro_batch_tokens,
-        num_ranks=machine.num_gpus,
-        is_padded=machine.through_modules or not shape.is_lean,
-        pairs=needs.is_preference,
-    )
+    batch = _update_batch(shape, needs, machine, work)
     size, tokens = machine.bytes_per_number, batch.num_tokens
     layer = layer_bytes(shape, batch, machine.precision)
     whole = layer.per_token * tokens + layer.attention
@@ -103,13 +97,7 @@ def _logit_items(shape: ModelShape, machine: Machine, batch: MicroBatch, *, phas
 
 def accumulates(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: Workload) -> bool:
     """Whether a minibatch takes several micro-batches, so that whole gradients exist while activations do."""
-    batch = micro_batch(
-        work,
-        max_tokens=machine.micro_batch_tokens,
-        num_ranks=machine.num_gpus,
-        is_padded=machine.through_modules or not shape.is_lean,
-        pairs=needs.is_preference,
-    )
+    batch = _update_batch(shape, needs, machine, work)
     groups = -(-work.num_prompts // work.minibatches // machine.num_gpus)
     return batch.num_rows < groups * (2 if needs.is_preference else work.group_size)
 
@@ -179,3 +167,13 @@ def torch_sampler_items(shape: ModelShape, machine: Machine, work: Workload) -> 
             phases=("rollout",),
         ),
     ]
+
+
+def _update_batch(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: Workload) -> MicroBatch:
+    return micro_batch(
+        work,
+        max_tokens=machine.micro_batch_tokens,
+        num_ranks=machine.num_gpus,
+        is_padded=machine.through_modules or not shape.is_lean,
+        pairs=needs.is_preference,
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from agpo_bench.methods.recipe import method_names
+from agpo_bench.methods.registry import method_names
 
 EVERY = method_names()
 STOPPED = {"cispo": "weight", "p3o": "weight", "ctpo": "position"}

@@ -22,7 +22,8 @@ from agpo_bench.methods.batch import (
 )
 from agpo_bench.methods.method import Method
 from agpo_bench.methods.preference import PreferenceBatch
-from agpo_bench.methods.recipe import load_method, method_names
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.methods.registry import method_names
 from agpo_bench.methods.slots import SLOTS, parts_of
 
 P, T = 8, 12

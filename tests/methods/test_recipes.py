@@ -11,7 +11,8 @@ from agpo_bench.methods import slots as slots_module
 from agpo_bench.methods.clip import FixedClip
 from agpo_bench.methods.describe import describe, diff, method_table, methods_page
 from agpo_bench.methods.method import Method
-from agpo_bench.methods.recipe import load_method, method_names
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.methods.registry import method_names
 from agpo_bench.methods.slots import SLOTS, parts_of
 from agpo_bench.paths import definitions
 

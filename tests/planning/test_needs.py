@@ -2,14 +2,14 @@ import pytest
 import yaml
 
 from agpo_bench.methods.method import Method
-from agpo_bench.methods.recipe import load_method, method_names
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.methods.registry import method_names
 from agpo_bench.methods.slots import _OWN_PARTS
 from agpo_bench.planning.needs import (
     DEFAULT_PARTS,
     EXTRA_ROLLOUTS,
     NEEDS_MINIBATCH_STATISTICS,
     NEEDS_REFERENCE,
-    all_method_names,
     needs_of,
     read_needs,
 )
@@ -31,10 +31,6 @@ def test_the_tables_hold_what_the_parts_declare() -> None:
     assert {key for key, part in parts.items() if part.needs_minibatch_statistics} == NEEDS_MINIBATCH_STATISTICS
     assert {key: part.extra_rollouts for key, part in parts.items() if part.extra_rollouts} == EXTRA_ROLLOUTS
     assert {slot: Method.model_fields[slot].default.use for slot in _OWN_PARTS} == DEFAULT_PARTS
-
-
-def test_the_listing_is_the_registry() -> None:
-    assert all_method_names() == method_names()
 
 
 def test_a_changed_recipe_has_the_changed_needs() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -99,3 +101,16 @@ def child(launcher: int, *, rank: int) -> int:
         if parent == launcher and f"RANK={rank}".encode() in environment:
             return int(folder.name)
     raise AssertionError(f"no process of rank {rank}")
+
+
+def kill_after(process: subprocess.Popen[str], run: Path, *, rank: int, steps: int = 3, seconds: float = 900) -> str:
+    """SIGKILL one process of a run once it has written so many steps; what the job says at its end."""
+    lines = run / "metrics.jsonl"
+    deadline = time.monotonic() + seconds
+    while (not lines.exists() or lines.read_bytes().count(b"\n") < steps) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(child(process.pid, rank=rank), signal.SIGKILL)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 1, said
+    return said

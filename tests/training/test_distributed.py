@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,14 +169,7 @@ def test_a_killed_process_ends_the_run_with_one_sentence_and_it_goes_on(tmp_path
     settings = {"processes": 2, "budget": 8000}
     launched.run(tmp_path / "whole", "--method", "agpo", **settings)
     process = launched.start(tmp_path / "killed", "--method", "agpo", **settings)
-    lines = tmp_path / "killed" / "agpo" / "seed-42" / "metrics.jsonl"
-    deadline = time.monotonic() + 300
-    while (not lines.exists() or lines.read_bytes().count(b"\n") < 3) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(launched.child(process.pid, rank=1), signal.SIGKILL)
-    said = process.communicate(timeout=120)[0]
-    assert process.returncode == 1, said
+    said = launched.kill_after(process, tmp_path / "killed" / "agpo" / "seed-42", rank=1)
     sentences = [line for line in said.splitlines() if line.startswith("error: ")]
     assert len(sentences) == 1 and sentences[0].startswith("error: process 0 of 2 lost the others"), said
     assert "goes on from its last checkpoint with --resume" in sentences[0]

@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,14 +59,7 @@ def test_a_killed_run_goes_on_with_another_stage_and_number_of_processes(tmp_pat
     process = launched.start(
         tmp_path, "--method", "ppo", processes=2, engine="deepspeed", zero_stage=3, checkpoint_every_steps=1
     )
-    lines = tmp_path / "ppo" / "seed-42" / "metrics.jsonl"
-    deadline = time.monotonic() + 900
-    while (not lines.exists() or lines.read_bytes().count(b"\n") < 3) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(launched.child(process.pid, rank=0), signal.SIGKILL)
-    said = process.communicate(timeout=120)[0]
-    assert process.returncode == 1, said
+    said = launched.kill_after(process, tmp_path / "ppo" / "seed-42", rank=0)
     assert said.count("error: process 1 of 2 lost the others") == 1, said
     again = {"engine": "deepspeed", "zero_stage": 1, "checkpoint_every_steps": 1}
     launched.run(tmp_path, "--method", "ppo", "--resume", processes=0, **again)

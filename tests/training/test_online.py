@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from agpo_bench.config import RunConfig
-from agpo_bench.methods.recipe import load_method, method_names
+from agpo_bench.methods.recipe import load_method
+from agpo_bench.methods.registry import method_names
 from agpo_bench.records import Verdict
 from agpo_bench.training.metrics import StepRecord
 from agpo_bench.training.rewards import Graded
