@@ -28,18 +28,29 @@ class LayerBytes(NamedTuple):
     """The layer's input, a position: all that is kept with activation checkpointing."""
 
 
-def lean_layer(shape: ModelShape, batch: MicroBatch, precision: Precision) -> LayerBytes:
-    """Our own forward: prompts once, rows end to end, heads repeated for the attention product."""
+def lean_layer(
+    shape: ModelShape, batch: MicroBatch, precision: Precision, *, is_checkpointed: bool = False
+) -> LayerBytes:
+    """Our own forward: prompts once, rows end to end, heads repeated for the attention product.
+
+    Normed states, activated gates and repeated keys and values are made again in the backward pass, unless the whole
+    layer is (``is_checkpointed``): then they exist while it is at work.
+    """
     d, inner, heads = shape.hidden_size, shape.inner_size, shape.num_heads * shape.head_dim
     size = 4 if precision == "float32" else 2
+    p, t = batch.prompt_tokens, batch.response_tokens - 1
+    queries = batch.num_prompts * p + batch.num_rows * t
+    keys = batch.num_prompts * p + batch.num_rows * (p + t)
+    # The query and the attention's output, and what its softmax divides by.
+    attention = 2 * size * heads * queries + 4 * shape.num_heads * queries
+    if not is_checkpointed:
+        # The input of each norm and its scale, gate and up, key and value of each position.
+        per_token = 2 * (d * size + 4) + size * (2 * inner + 2 * shape.num_kv_heads * shape.head_dim)
+        return LayerBytes(per_token, attention, d * size)
     # Two norms: their input in float32, the scaled input in float32, and the product with the weight.
     norms = 2 * 4 + (2 * d * (2 * 4 + size) if size == 2 else 2 * d * 3 * size)
     per_token = norms + size * (heads + 4 * inner)
-    p, t = batch.prompt_tokens, batch.response_tokens - 1
-    elements = 4 * batch.num_prompts * p * heads + 2 * batch.num_rows * heads * (t + p + t)
-    scores = 4 * shape.num_heads * (batch.num_prompts * p + batch.num_rows * t)
-    mask = size * batch.num_rows * t * (p + t) if size == 2 else 0
-    return LayerBytes(per_token, size * elements + scores + mask, d * size)
+    return LayerBytes(per_token, attention + 2 * size * heads * keys, d * size)
 
 
 def library_layer(shape: ModelShape, batch: MicroBatch, precision: Precision) -> LayerBytes:
@@ -68,9 +79,13 @@ def library_layer(shape: ModelShape, batch: MicroBatch, precision: Precision) ->
     return LayerBytes(per_token, attention, d * residual)
 
 
-def layer_bytes(shape: ModelShape, batch: MicroBatch, precision: Precision) -> LayerBytes:
+def layer_bytes(
+    shape: ModelShape, batch: MicroBatch, precision: Precision, *, is_checkpointed: bool = False
+) -> LayerBytes:
     """Of the forward pass that lays the micro-batch out as it is."""
-    return (library_layer if batch.is_padded else lean_layer)(shape, batch, precision)
+    if batch.is_padded:
+        return library_layer(shape, batch, precision)
+    return lean_layer(shape, batch, precision, is_checkpointed=is_checkpointed)
 
 
 def head_chunk(shape: ModelShape, batch: MicroBatch) -> int:

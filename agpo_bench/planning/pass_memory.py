@@ -18,7 +18,7 @@ def update_items(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: 
     """Activations of one micro-batch at the start of its backward pass, and what is computed there."""
     batch = _update_batch(shape, needs, machine, work)
     size, tokens = machine.bytes_per_number, batch.num_tokens
-    layer = layer_bytes(shape, batch, machine.precision)
+    layer = layer_bytes(shape, batch, machine.precision, is_checkpointed=machine.gradient_checkpointing)
     whole = layer.per_token * tokens + layer.attention
     trunks = 2 if needs.critic_trunk == "separate" else 1
     where = f"{batch.num_rows} rows of {batch.prompt_tokens} + {batch.response_tokens} tokens"

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agpo_bench.rollout.adapters import are_plain, effective_weight
 from agpo_bench.rollout.lean_model import MAX_PARAMETERS, LeanCausalLM
+from agpo_bench.rollout.rematerialise import Call, Rematerialise, keep
 
 _FAMILY = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"})
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
@@ -150,37 +151,55 @@ class LeanDecoder:
         return torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float())[:, None]
 
     def forward(
-        self, weights: Weights, token_N: Tensor, rotation_N: Tensor, attend: Attend, *, checkpointing: bool = False
+        self,
+        weights: Weights,
+        token_N: Tensor,
+        rotation_N: Tensor,
+        attend: Attend,
+        *,
+        checkpointing: bool = False,
+        again: Rematerialise | None = None,
     ) -> Tensor:
         """Final hidden states (after the last norm) of N tokens; ``attend`` says which token sees which.
 
-        With ``checkpointing`` the backward pass computes each block again instead of keeping its insides.
+        With ``checkpointing`` the backward pass computes each block again instead of keeping its insides, with
+        ``again`` only what is cheap in it.
         """
         # As in the library, the padding token's input embedding gets no gradient, even where it is a real token.
         x = F.embedding(token_N, weights.embedding, padding_idx=self._padding_id)
         for index, layer in enumerate(weights.layers):
             if checkpointing:
                 x = checkpoint(self.block, index, layer, x, rotation_N, attend, use_reentrant=False)
+            elif again is not None:
+                with again:
+                    x = self.block(index, layer, x, rotation_N, attend, call=again)
             else:
                 x = self.block(index, layer, x, rotation_N, attend)
         return self._norm(x, weights.norm)
 
-    def block(self, index: int, layer: LayerWeights, x: Tensor, rotation_N: Tensor, attend: Attend) -> Tensor:
-        """One decoder block."""
+    def block(
+        self, index: int, layer: LayerWeights, x: Tensor, rotation_N: Tensor, attend: Attend, *, call: Call = keep
+    ) -> Tensor:
+        """One decoder block; its cheap functions go through ``call``."""
         num_rotated = self.num_heads + self.num_kv_heads
-        heads = F.linear(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
+        heads = F.linear(call(self._norm, x, layer.attention_norm), layer.qkv, layer.qkv_bias)
         heads = heads.view(x.shape[0], num_rotated + self.num_kv_heads, self.head_dim)
         qk, value = torch.split(heads, [num_rotated, self.num_kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = torch.split(qk, [self.num_heads, self.num_kv_heads], dim=1)
-            qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
+            qk = torch.cat((call(self._norm, q, layer.q_norm), call(self._norm, k, layer.k_norm)), dim=1)
         query, key = torch.split(_rotate(qk, rotation_N), [self.num_heads, self.num_kv_heads], dim=1)
         x = x + F.linear(attend(index, query, key, value), layer.out, layer.out_bias)
-        gate, up = F.linear(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+        gate_up = F.linear(call(self._norm, x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
+        return x + F.linear(call(_gated, gate_up), layer.down, layer.down_bias)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self._eps)
+
+
+def _gated(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
 
 
 def _rotate(qk: Tensor, rotation_N: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from agpo_bench.rollout.lean_decoder import LeanDecoder, Weights, repeat_kv
+from agpo_bench.rollout.rematerialise import Call, Rematerialise, keep
 from agpo_bench.training.head import logits_logprobs, token_logprobs
 from agpo_bench.training.sequences import Layout, ScoredSequence
 
@@ -104,23 +106,29 @@ class LeanForward:
         decoder = self._decoder
         width = decoder.num_heads * decoder.head_dim
 
+        again = Rematerialise() if torch.is_grad_enabled() and not self._checkpointing else None
+        call: Call = keep if again is None else again
+        biases = [None if bias is None else bias.to(decoder.dtype) for _, _, bias in layout.segments]
+
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             del layer
+            if again is not None:  # what is made again is made from these, which must not hold on to their neighbours
+                key, value = key.contiguous(), value.contiguous()
             outputs = []
-            for query_RQ, key_RW, bias_R1QW in layout.segments:
-                q, k, v = (
-                    flat.index_select(0, index.flatten()).view(*index.shape, *flat.shape[1:]).transpose(1, 2)
-                    for flat, index in ((query, query_RQ), (key, key_RW), (value, key_RW))
-                )
+            for (query_RQ, key_RW, _), bias_R1QW in zip(layout.segments, biases, strict=True):
+                rows = partial(_rows, index=key_RW, num_heads=decoder.num_heads)
                 out = F.scaled_dot_product_attention(
-                    q,
-                    repeat_kv(k, decoder.num_heads),
-                    repeat_kv(v, decoder.num_heads),
-                    attn_mask=None if bias_R1QW is None else bias_R1QW.to(q.dtype),
+                    _rows(query, query_RQ, decoder.num_heads),
+                    call(rows, key),
+                    call(rows, value),
+                    attn_mask=bias_R1QW,
                     is_causal=bias_R1QW is None,
                     scale=1.0,
                 )
                 outputs.append(out.transpose(1, 2).reshape(-1, width))
+            return call(gather, *outputs)
+
+        def gather(*outputs: Tensor) -> Tensor:
             return torch.cat(outputs).index_select(0, layout.output_N)
 
         hidden_Nd = decoder.forward(
@@ -129,6 +137,7 @@ class LeanForward:
             self._rotations[layout.position_N],
             attend,
             checkpointing=self._checkpointing and torch.is_grad_enabled(),
+            again=again,
         )
         return hidden_Nd.index_select(0, layout.predictor_M)
 
@@ -221,6 +230,12 @@ def _score_with_head(
     weight = head.weight.to(hidden_Md.dtype)
     bias = None if head.bias is None else head.bias.to(hidden_Md.dtype)
     return token_logprobs(hidden_Md, weight, bias, target_M, temperature_M, with_entropy=with_entropy)
+
+
+def _rows(flat: Tensor, index: Tensor, num_heads: int) -> Tensor:
+    """Padded rows of flat tokens as attention takes them, R × H × T × D; key-value heads repeated to H."""
+    padded = flat.index_select(0, index.flatten()).view(*index.shape, *flat.shape[1:])
+    return repeat_kv(padded.transpose(1, 2), num_heads)
 
 
 def _pick(value_BTx: Tensor, sequences: Sequence[ScoredSequence]) -> Tensor:
