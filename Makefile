@@ -44,7 +44,7 @@ test-slow: .venv/installed-test
 # An environment of its own: vLLM decides which transformers it takes, and 3.5 GB are not for everyone.
 .venv-vllm/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/pip install --quiet $(TORCH) $(VLLM) --editable . 'pytest>=8' 'pytest-timeout>=2.3'
+	.venv-vllm/bin/pip install --quiet $(TORCH) $(VLLM) --editable '.[lora]' 'pytest>=8' 'pytest-timeout>=2.3'
 	.venv-vllm/bin/pip uninstall --quiet --yes $(VLLM_UNUSED)
 	touch $@
 
@@ -54,7 +54,7 @@ test-vllm: .venv-vllm/installed  ## sampling, training and evaluation through vL
 # DeepSpeed builds from source, and compiles an operator on its first start.
 .venv-deepspeed/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-deepspeed
-	.venv-deepspeed/bin/pip install --quiet $(TORCH) --editable '.[deepspeed]' 'pytest>=8' 'pytest-timeout>=2.3'
+	.venv-deepspeed/bin/pip install --quiet $(TORCH) --editable '.[deepspeed,lora]' 'pytest>=8' 'pytest-timeout>=2.3'
 	touch $@
 
 test-deepspeed: .venv-deepspeed/installed  ## training by two processes with ZeRO 1 to 3, on the CPU

@@ -108,26 +108,42 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Weights by the names of the model without adapters, W + s B A in the place of W; tied ones once."""
+def merged_weights(model: nn.Module, adapters: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Weights by the names of the model without adapters, W + s B A in the place of W; tied ones once.
+
+    ``adapters``, by the names of ``named_parameters``, stand in for those in the model.
+    """
     layers = dict(_adapted(model))
     for name, parameter in model.named_parameters():
         owner = name.split(_WRAPPED)[0]
         if is_adapter_weight(name):
             continue
         if name == f"{owner}{_WRAPPED}weight":
-            yield f"{owner}.weight", effective_weight(layers[owner])
+            yield f"{owner}.weight", _with_product(layers[owner], owner, parameter.detach(), adapters)
         else:
             yield name.replace(_WRAPPED, "."), parameter.detach()
 
 
-def save_adapters(model: Any, directory: Path, *, base: str) -> None:
-    """Write the adapters as peft's own directory; ``base`` is where the model without them comes from."""
+def _with_product(layer: Any, name: str, weight: Tensor, adapters: Mapping[str, Tensor] | None) -> Tensor:
+    """W + s B A of one layer; W alone where its adapter is switched off."""
+    if adapters is None or layer.disable_adapters:
+        return effective_weight(layer)
+    a, b = (adapters[f"{name}.lora_{part}.{_NAME}.weight"].to(weight.device) for part in "AB")
+    scaling: float = layer.scaling[_NAME]
+    return weight + b @ a * scaling
+
+
+def save_adapters(model: Any, directory: Path, *, base: str, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write the adapters as peft's own directory; ``base`` is where the model without them comes from.
+
+    ``weights``, by the names of ``named_parameters``, stand in for those in the model.
+    """
     from safetensors.torch import save_file
 
-    weights = {
+    own = dict(model.named_parameters()) if weights is None else weights
+    found = {
         _PREFIX + name.replace(f".{_NAME}.", "."): parameter.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
+        for name, parameter in own.items()
         if is_adapter_weight(name)
     }
     settings = model.peft_config[_NAME]
@@ -135,7 +151,7 @@ def save_adapters(model: Any, directory: Path, *, base: str) -> None:
     settings.inference_mode = True
     directory.mkdir(parents=True, exist_ok=True)
     settings.save_pretrained(directory)
-    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    save_file(found, directory / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def read_adapters(directory: Path) -> dict[str, Tensor]:

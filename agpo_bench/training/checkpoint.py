@@ -148,7 +148,7 @@ def save_checkpoint(
     if not target.exists():  # it exists where a run stopped right after it resumed from here: the same state
         with _whole_or_absent(temporary):
             if policy.is_adapted:
-                policy.save_adapters(temporary / ADAPTER_DIRECTORY)
+                policy.save_adapters(temporary / ADAPTER_DIRECTORY, weights)
             if state.is_finished or not policy.is_adapted:
                 policy.save_pretrained(temporary / MODEL_DIRECTORY, weights)
             # Through a file of Python's: torch's own hides the system's reason for a write that failed.

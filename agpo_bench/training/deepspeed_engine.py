@@ -68,6 +68,7 @@ class DeepSpeedEngine:
         for group in optimizer.param_groups:
             group["lr"] = 0.0  # ZeRO-3 makes the moments by an update without gradient, which would decay the weights
         root = _Root(policy.modules())
+        self._held: list[Any] = list(root.parameters())  # those that adapters leave frozen are among them
         # A module cast to bfloat16 takes its tables of rotary frequencies with it; they are put back.
         tables = {name: buffer.clone() for name, buffer in root.named_buffers() if buffer.is_floating_point()}
         is_half = policy.loaded.compute_dtype == torch.bfloat16
@@ -114,14 +115,14 @@ class DeepSpeedEngine:
             return
         from deepspeed.runtime.zero import GatheredParameters
 
-        with peers_needed(self._world), GatheredParameters(self._parameters), self._unwatched():
+        with peers_needed(self._world), GatheredParameters(self._held), self._unwatched():
             yield
 
     @contextmanager
     def _unwatched(self) -> Iterator[None]:
         """Without ZeRO-3's hooks, which would give weights back after each module."""
         watcher = self.optimizer.parameter_offload
-        for parameter in self._parameters:
+        for parameter in self._held:
             parameter.ds_active_sub_modules.clear()
         for hook in (*watcher.forward_hooks, *watcher.backward_hooks):
             hook.remove()
@@ -205,7 +206,11 @@ class DeepSpeedEngine:
         if self._stage == 3:
             return
         held = self.optimizer
-        for own, flat in zip(held.bit16_groups, held.single_partition_of_fp32_groups, strict=True):
+        if hasattr(held, "bf16_groups"):  # the library's own optimiser for bfloat16 in stage 1
+            groups = zip(held.bf16_groups, held.fp32_groups_flat_partition, strict=True)
+        else:
+            groups = zip(held.bit16_groups, held.single_partition_of_fp32_groups, strict=True)
+        for own, flat in groups:
             lazy_init_hp_params_optimizer_state(own, flat, held.optimizer.state)
 
     def _set_count(self, count: int) -> None:

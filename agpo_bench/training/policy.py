@@ -269,20 +269,27 @@ class Policy:
         """
         self.loaded.tokenizer.save_pretrained(directory)
         if self.is_adapted:
-            weights = {f"model.{name}": weight.float() for name, weight in merged_weights(self.loaded.model)}
+            merged = merged_weights(self.loaded.model, _of_model(weights))
+            weights = {f"model.{name}": weight.float() for name, weight in merged}
         if weights is None:
             self.loaded.model.save_pretrained(directory)
             return
-        own = {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")}
-        self.loaded.model.save_pretrained(directory, state_dict=own)
+        self.loaded.model.save_pretrained(directory, state_dict=_of_model(weights))
         config = Path(directory) / "config.json"
         told = json.loads(config.read_text(encoding="utf-8")) | {"dtype": "float32"}
         write_whole(config, json.dumps(told, indent=2) + "\n")
 
-    def save_adapters(self, directory: Path) -> None:
-        """Write adapters and tokenizer as a directory of peft."""
-        save_adapters(self.loaded.model, directory, base=self.loaded.source)
+    def save_adapters(self, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write adapters and tokenizer as a directory of peft; ``weights`` as in ``save_pretrained``."""
+        save_adapters(self.loaded.model, directory, base=self.loaded.source, weights=_of_model(weights))
         self.loaded.tokenizer.save_pretrained(directory)
+
+
+def _of_model(weights: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    """Those of the model itself, by its own names."""
+    if weights is None:
+        return None
+    return {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")}
 
 
 def _per_token(value_B: list[float], layout: Layout) -> Tensor:

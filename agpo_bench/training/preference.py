@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from agpo_bench.methods.preference import Pair, PreferenceBatch
 from agpo_bench.records import Rollout
@@ -130,7 +132,6 @@ class PreferenceLoop:
 
     def _update_once(self, chosen: list[ScoredSequence], rejected: list[ScoredSequence], report: _Report) -> None:
         session, config = self.session, self.session.config
-        assert session.reference is not None
 
         def cut(positions: list[int]) -> list[list[int]]:
             parts = [chosen[i] for i in positions], [rejected[i] for i in positions]
@@ -139,15 +140,12 @@ class PreferenceLoop:
         costs = [first.num_tokens + second.num_tokens for first, second in zip(chosen, rejected, strict=True)]
         for part in own_micro_batches(session, costs, cut):
             rows = [chosen[index] for index in part.positions] + [rejected[index] for index in part.positions]
+            anchor_BT = self._anchor(rows)
             scored = session.engine.forward(partial(session.policy.logprobs, rows))
             if not part.is_counted:
                 session.engine.backward(without_weight(scored))
                 continue
-            with torch.no_grad():
-                anchor = session.reference.logprobs(rows, with_grad=False)
-            batch = PreferenceBatch(
-                logprob_BT=scored.logprob_BT, ref_logprob_BT=anchor.logprob_BT, mask_BT=scored.mask_BT
-            )
+            batch = PreferenceBatch(logprob_BT=scored.logprob_BT, ref_logprob_BT=anchor_BT, mask_BT=scored.mask_BT)
             output = session.method.preference_loss(batch, num_pairs=len(chosen))
             session.engine.backward(output.loss)
             for name, value in output.sums.items():
@@ -157,6 +155,14 @@ class PreferenceLoop:
         report.gradient_norms.append(norm)
         report.num_updates += 1
         report.num_pairs += len(chosen)
+
+    def _anchor(self, rows: list[ScoredSequence]) -> Tensor:
+        """Log-probabilities of the initial policy; all processes ask for theirs together."""
+        session = self.session
+        assert session.reference is not None
+        # Beside adapters it reads the policy's frozen weights, which may lie on other processes.
+        with session.engine.whole_weights() if session.policy.is_adapted else nullcontext():
+            return session.reference.logprobs(rows, with_grad=False).logprob_BT
 
     def _reference_kl(self, batch: RolloutBatch) -> Values:
         """How far the trained policy is from the initial one, on the initial one's own rollouts: KL(pi_ref || pi)."""

@@ -274,21 +274,34 @@ def _save(directory: Path, session: Session, fingerprint_of_run: str) -> checkpo
     )
     weights = session.engine.master_weights()
     tensors = session.tensors(weights)
-    if session.world.is_main:
-        require_finite_weights(session.policy.state_dict() if weights is None else weights, directory=directory)
-        keep = session.config.keep_checkpoints
-        with writing(directory, f"the checkpoint after {session.step} steps"):
-            checkpoints.save_checkpoint(
-                directory,
-                state,
-                policy=session.policy,
-                weights=weights,
-                tensors=tensors,
-                keep=keep,
-                best_of_steps=session.config.keep_best_steps if session.config.keep_best == "reward" else None,
-            )
+    # What adapters are merged with at the end may lie on other processes.
+    with session.engine.whole_weights() if session.policy.is_adapted and state.is_finished else nullcontext():
+        if session.world.is_main:
+            _write_checkpoint(directory, session, state, weights=weights, tensors=tensors)
     session.world.wait()
     return state
+
+
+def _write_checkpoint(
+    directory: Path,
+    session: Session,
+    state: checkpoints.CheckpointState,
+    *,
+    weights: Mapping[str, Any] | None,
+    tensors: dict[str, Any],
+) -> None:
+    require_finite_weights(session.policy.state_dict() if weights is None else weights, directory=directory)
+    config = session.config
+    with writing(directory, f"the checkpoint after {session.step} steps"):
+        checkpoints.save_checkpoint(
+            directory,
+            state,
+            policy=session.policy,
+            weights=weights,
+            tensors=tensors,
+            keep=config.keep_checkpoints,
+            best_of_steps=config.keep_best_steps if config.keep_best == "reward" else None,
+        )
 
 
 def _outcome(directory: Path, state: checkpoints.CheckpointState, *, was_skipped: bool) -> RunOutcome:

@@ -156,8 +156,6 @@ def check_settings(config: RunConfig, method: Method) -> None:
 
 def check_engine(config: RunConfig) -> None:
     """Refuse settings that the engine has no use for."""
-    if config.lora_rank and config.engine != "torch":
-        raise ValueError(f"lora_rank {config.lora_rank} trains with engine=torch; it is {config.engine}")
     if config.engine == "torch":
         for name, value, default in (("zero_stage", config.zero_stage, None), ("offload", config.offload, "none")):
             if value != default:

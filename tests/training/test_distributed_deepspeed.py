@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from agpo_bench.config import RunConfig
 from agpo_bench.methods.recipe import load_method
+from agpo_bench.rollout.adapters import read_adapters
 from agpo_bench.training.checkpoint import newest_checkpoint, read_tensors
 from agpo_bench.training.model import load_model
 from agpo_bench.training.run import train
-from agpo_bench.training.setup import check
+from agpo_bench.training.setup import check, model_path
 from tests.training import launched
 
 needs_deepspeed = pytest.mark.skipif(
@@ -90,3 +93,63 @@ def test_bfloat16_with_everything_shared_out_trains_and_saves_float32(tmp_path: 
     weights = dict(load_model(newest / "model").model.named_parameters())
     # Master weights: updates far below what bfloat16 can hold have not been rounded away.
     assert any(bool((weight != weight.bfloat16().float()).any()) for weight in weights.values())
+
+
+LORA: dict[str, Any] = {"lora_rank": 4, "learning_rate": 5e-4, "checkpoint_every_steps": 1, "budget": 1800}
+
+
+@pytest.mark.slow
+@needs_deepspeed
+@pytest.mark.timeout(1200)
+def test_adapters_of_a_killed_zero_2_run_go_on_in_one_process_with_zero_3_as_the_torch_run(tmp_path: Path) -> None:
+    process = launched.start(tmp_path, "--method", "ppo", processes=2, engine="deepspeed", zero_stage=2, **LORA)
+    run = tmp_path / "ppo" / "seed-42"
+    said = launched.kill_after(process, run, rank=1, steps=2)
+    assert said.count("error: process 0 of 2 lost the others") == 1, said
+    stopped = newest_checkpoint(run)
+    assert stopped is not None and not (stopped / "model").exists()
+    moments = read_tensors(stopped)["optimizer"]["state"]
+    # A and B of 7 matrices a layer, in policy and critic, and the value head's weight and bias.
+    layers = load_model(model_path("embedded")).model.config.num_hidden_layers
+    assert len(moments) == 2 * 2 * 7 * layers + 2
+    launched.run(tmp_path, "--method", "ppo", "--resume", processes=0, engine="deepspeed", zero_stage=3, **LORA)
+    whole = tmp_path / "whole"
+    train(launched.config(**LORA), load_method("ppo"), directory=whole)
+    launched.assert_alike(run, whole, rel=3e-4, absolute=3e-6)
+    ours, theirs = (found / "model" for one in (run, whole) if (found := newest_checkpoint(one)))
+    for (name, weight), (other, expected) in zip(*map(weights_of, (ours, theirs)), strict=True):
+        assert name == other
+        torch.testing.assert_close(weight, expected, rtol=0, atol=1e-5, msg=name)
+
+
+def weights_of(model: Path) -> list[tuple[str, torch.Tensor]]:
+    return sorted(load_model(model).model.named_parameters())
+
+
+@pytest.mark.slow
+@needs_deepspeed
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("stage", [1, 2])
+def test_adapters_beside_frozen_bfloat16_weights_are_saved_in_float32(tmp_path: Path, stage: int) -> None:
+    settings = LORA | {"engine": "deepspeed", "zero_stage": stage, "dtype": "bfloat16"}
+    launched.run(tmp_path, "--method", "agpo", processes=0, **settings)
+    run = tmp_path / "agpo" / "seed-42"
+    lines = launched.metrics(run)
+    assert lines[0]["kl/ref_k3"] == 0.0 < lines[-1]["kl/ref_k3"] < 1
+    assert all(math.isfinite(line["loss/policy"]) and line["grad/skipped"] == 0 for line in lines)
+    newest = newest_checkpoint(run)
+    assert newest is not None
+    adapters = read_adapters(newest / "adapter")
+    assert all(weight.dtype == torch.float32 for weight in adapters.values())
+    # Master weights: updates below what bfloat16 can hold have not been rounded away.
+    assert any(bool((weight != weight.bfloat16().float()).any()) for weight in adapters.values())
+    # The merged model is the bfloat16 weights of the start with the products of the saved adapters.
+    base = dict(load_model(model_path("embedded"), dtype="bfloat16").model.named_parameters())
+    merged = dict(weights_of(newest / "model"))
+    for name, weight in merged.items():
+        owner = name.removesuffix(".weight")
+        expected = base[name].float()
+        if f"{owner}.lora_A.default.weight" in adapters:
+            a, b = (adapters[f"{owner}.lora_{part}.default.weight"] for part in "AB")
+            expected = expected + 32.0 / 4 * (b @ a)
+        torch.testing.assert_close(weight, expected, rtol=1e-6, atol=1e-7, msg=name)

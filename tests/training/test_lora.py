@@ -211,8 +211,3 @@ def _base(adapter: Path) -> str:
 
     base: str = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
     return base
-
-
-def test_adapters_and_deepspeed_are_refused_in_one_sentence(lora_config: Config, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="lora_rank 4 trains with engine=torch; it is deepspeed"):
-        train(lora_config(engine="deepspeed"), load_method("grpo"), directory=tmp_path)
