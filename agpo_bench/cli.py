@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import agpo_bench
+from agpo_bench.training.world import LOCAL_RANK_OPTIONS, check_local_rank
 
 app = typer.Typer(
     name="agpo-bench",
@@ -35,8 +36,11 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
     ] = False,
+    local_rank: Annotated[int | None, typer.Option(*LOCAL_RANK_OPTIONS, hidden=True)] = None,
 ) -> None:
     del version
+    if local_rank is not None:
+        check_local_rank(local_rank)
 
 
 @app.command()

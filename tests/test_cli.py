@@ -133,6 +133,19 @@ def test_a_set_without_a_value_is_refused() -> None:
 def test_the_resume_command_is_the_typed_one_with_resume() -> None:
     assert resume_command(["x", "train", "--method", "agpo"]) == "agpo-bench train --method agpo --resume"
     assert resume_command(["x", "train", "--resume", "--set", "a.b=c d"]) == "agpo-bench train --set 'a.b=c d' --resume"
+    assert resume_command(["x", "--local_rank=0", "train", "--seed", "1"]) == "agpo-bench train --seed 1 --resume"
+
+
+def test_a_launchers_local_rank_is_taken_where_its_environment_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert "it is not set: start with torchrun or deepspeed" in refused("--local_rank=1", "tasks")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    for spelling in ("--local_rank=1", "--local-rank=1"):
+        assert "gsm8k" in run(spelling, "tasks").stdout
+    assert "--local_rank 0 is for launchers, which also set LOCAL_RANK; it is 1" in refused(
+        "--local-rank", "0", "tasks"
+    )
+    assert "local" not in run("--help").stdout
 
 
 def test_methods_and_tasks_are_listed() -> None:

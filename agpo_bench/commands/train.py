@@ -20,7 +20,15 @@ from agpo_bench import paths
 from agpo_bench.commands.mistakes import in_one_sentence
 from agpo_bench.config import PRESETS, RunConfig, load_config
 from agpo_bench.threads import limit_threads, num_cores, silence_local_loading
-from agpo_bench.training.world import ALONE, World, launched_size, launched_world, processes_per_machine
+from agpo_bench.training.stop_requests import exit_status
+from agpo_bench.training.world import (
+    ALONE,
+    LOCAL_RANK_OPTIONS,
+    World,
+    launched_size,
+    launched_world,
+    processes_per_machine,
+)
 
 if TYPE_CHECKING:
     from agpo_bench.methods.method import Method
@@ -100,13 +108,13 @@ def run_train(arguments: TrainArguments) -> None:
 
 
 def _train_in_turn(arguments: TrainArguments, runs: Sequence[PlannedRun], world: World) -> None:
-    for run in runs:
+    for number, run in enumerate(runs, start=1):
         outcome = train_one(run, resume=arguments.resume, world=world)
-        if not outcome.is_finished:
+        if not outcome.is_finished or (outcome.stopped_by and number < len(runs)):
             if world.is_main:
                 again = resume_command(sys.argv) if world.size == 1 else "the same command with --resume"
                 typer.echo(f"stopped; to continue: {again}", err=True)
-            raise typer.Exit(130)
+            raise typer.Exit(exit_status(outcome.stopped_by))
 
 
 def split_changes(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -239,31 +247,39 @@ def train_one(run: PlannedRun, *, resume: bool, world: World = ALONE) -> RunOutc
 
 
 def resume_command(argv: Sequence[str]) -> str:
-    """The command line that was typed, with ``--resume``."""
-    words = ["agpo-bench", *(word for word in argv[1:] if word != "--resume"), "--resume"]
+    """The command line that was typed, with ``--resume``; without what a launcher put in."""
+    typed = [word for word in argv[1:] if word != "--resume" and not word.startswith(LOCAL_RANK_OPTIONS)]
+    words = ["agpo-bench", *typed, "--resume"]
     return " ".join(f"'{word}'" if " " in word else word for word in words)
 
 
 def _train_in_processes(arguments: TrainArguments, runs: Sequence[PlannedRun], *, jobs: int) -> None:
     """Share the runs among ``jobs`` processes of one thread each; those that replay a log wait for all others."""
     left = [run.label for run in runs]
+    has_failed = False
     for group in ([run for run in runs if not run.replays], [run for run in runs if run.replays]):
-        labels, was_stopped = _share_out(arguments, group, jobs=min(jobs, len(group)))
-        left = [label for label in left if label not in labels]
-        if was_stopped:
+        found, stopped_by = _share_out(arguments, group, jobs=min(jobs, len(group)))
+        left = [label for label in left if not found.get(label)]
+        has_failed = has_failed or not all(found.values())
+        if stopped_by:
             break
     if left:
-        typer.echo(f"not finished: {', '.join(left)}; to continue: {resume_command(sys.argv)}", err=True)
-        raise typer.Exit(130 if was_stopped else 1)
+        more = f" and {len(left) - 5} more" * (len(left) > 5)
+        typer.echo(f"not finished: {', '.join(left[:5])}{more}; to continue: {resume_command(sys.argv)}", err=True)
+        raise typer.Exit(exit_status(stopped_by) if stopped_by and not has_failed else 1)
 
 
-def _share_out(arguments: TrainArguments, runs: Sequence[PlannedRun], *, jobs: int) -> tuple[list[str], bool]:
-    """Labels of the runs that were finished, and whether a signal stopped the others; those leave checkpoints."""
+def _share_out(arguments: TrainArguments, runs: Sequence[PlannedRun], *, jobs: int) -> tuple[dict[str, bool], int]:
+    """Labels of the runs that ended, with whether they were finished or failed, and the signal that stopped the others.
+
+    Those leave checkpoints; the signal is 0 for none.
+    """
     # Spawned, not forked: a child must read the thread settings before it imports torch, and CUDA cannot be forked.
     context = multiprocessing.get_context("spawn")
-    waiting: multiprocessing.SimpleQueue[PlannedRun | None] = context.SimpleQueue()
-    finished: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
-    workers = [context.Process(target=_work, args=(waiting, finished, arguments.resume)) for _ in range(jobs)]
+    # Numbers, which all fit into the pipe at once: this process must not wait to hand out what nobody takes any more.
+    waiting: multiprocessing.SimpleQueue[int | None] = context.SimpleQueue()
+    ended: multiprocessing.SimpleQueue[tuple[int, bool]] = context.SimpleQueue()
+    workers = [context.Process(target=_work, args=(runs, waiting, ended, arguments.resume)) for _ in range(jobs)]
 
     received: list[int] = []
 
@@ -277,29 +293,36 @@ def _share_out(arguments: TrainArguments, runs: Sequence[PlannedRun], *, jobs: i
     try:
         for worker in workers:
             worker.start()
-        for run in [*runs, *[None] * jobs]:
-            waiting.put(run)
+        for number in [*range(len(runs)), *[None] * jobs]:
+            waiting.put(number)
         for worker in workers:
             worker.join()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    labels = []
-    while not finished.empty():
-        labels.append(finished.get())
-    return labels, bool(received)
+    found = {}
+    while not ended.empty():
+        number, is_finished = ended.get()
+        found[runs[number].label] = is_finished
+    return found, received[0] if received else 0
 
 
 def _work(
-    waiting: multiprocessing.SimpleQueue[PlannedRun | None], finished: multiprocessing.SimpleQueue[str], resume: bool
+    runs: Sequence[PlannedRun],
+    waiting: multiprocessing.SimpleQueue[int | None],
+    ended: multiprocessing.SimpleQueue[tuple[int, bool]],
+    resume: bool,
 ) -> None:
     """One process: take runs until there are none, or until a run was stopped."""
-    while (run := waiting.get()) is not None:
+    while (number := waiting.get()) is not None:
+        run = runs[number]
         try:
             outcome = train_one(run, resume=resume)
         except (ValueError, OSError) as error:
             typer.echo(f"error: {run.label}: {in_one_sentence(error)}", err=True)
+            ended.put((number, False))
             continue
-        if not outcome.is_finished:
+        if outcome.is_finished:
+            ended.put((number, True))
+        if outcome.stopped_by:
             return
-        finished.put(run.label)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import signal
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -25,6 +23,7 @@ from agpo_bench.training.metrics import StepRecord, StepResult
 from agpo_bench.training.provenance import write_provenance
 from agpo_bench.training.session import Session
 from agpo_bench.training.setup import build_session, check, restore
+from agpo_bench.training.stop_requests import stop_requests
 from agpo_bench.training.tracker import make_tracker
 from agpo_bench.training.world import ALONE, World
 
@@ -46,6 +45,8 @@ class RunOutcome:
     num_steps: int
     tokens_used: int
     overshoot: int
+    stopped_by: int
+    """Number of the signal that asked to stop, be it in the last step; 0 for none."""
 
 
 OnStart = Callable[[Session], None]
@@ -128,9 +129,11 @@ def _train(
     take_step = _loop(session)
     if on_start is not None:
         on_start(session)
-    with session.resources, _stop_requests() as is_stopped:
-        digest = b""
-        while not session.is_finished and not agreed(world, digest=digest, is_stopped=is_stopped(), step=session.step):
+    with session.resources, stop_requests() as asked_by:
+        digest, stopped_by = b"", 0
+        while not session.is_finished:
+            if stopped_by := agreed(world, digest=digest, stopped_by=asked_by(), step=session.step):
+                break
             result = take_step()
             if world.is_main:
                 with writing(directory, f"what step {result.record.step} did"):
@@ -146,7 +149,8 @@ def _train(
             if is_due and not session.num_skipped_in_a_row:
                 _save(directory, session, fingerprint_of_run)
         state = _save(directory, session, fingerprint_of_run)
-    return _outcome(directory, state, was_skipped=False)
+        stopped_by = stopped_by or max(world.gather(asked_by()))
+    return _outcome(directory, state, was_skipped=False, stopped_by=stopped_by)
 
 
 def _write_settings(directory: Path, session: Session, method: Method) -> None:
@@ -174,20 +178,20 @@ def state_digest(session: Session, record: StepRecord) -> bytes:
     return hashlib.sha256(json.dumps(content).encode()).digest()
 
 
-def agreed(world: World, *, digest: bytes, is_stopped: bool, step: int) -> bool:
-    """Whether any process was asked to stop, once all of them are known to hold the same state.
+def agreed(world: World, *, digest: bytes, stopped_by: int, step: int) -> int:
+    """The signal that asked any process to stop, or 0, once all of them are known to hold the same state.
 
     Raises ValueError when they do not: their controllers would drift apart unseen.
     """
     if world.size == 1:
-        return is_stopped
-    found = world.gather((digest, is_stopped))
+        return stopped_by
+    found = world.gather((digest, stopped_by))
     if odd := [rank for rank, (other, _) in enumerate(found) if other != found[0][0]]:
         raise ValueError(
             f"after {step} steps the processes {', '.join(map(str, odd))} hold another state than process 0; they must "
             "run the same code and versions on the same data: check them and use --resume"
         )
-    return any(was_asked for _, was_asked in found)
+    return max(number for _, number in found)
 
 
 def _loop(session: Session) -> Callable[[], StepResult]:
@@ -304,7 +308,9 @@ def _write_checkpoint(
         )
 
 
-def _outcome(directory: Path, state: checkpoints.CheckpointState, *, was_skipped: bool) -> RunOutcome:
+def _outcome(
+    directory: Path, state: checkpoints.CheckpointState, *, was_skipped: bool, stopped_by: int = 0
+) -> RunOutcome:
     return RunOutcome(
         directory=directory,
         is_finished=state.is_finished,
@@ -312,26 +318,5 @@ def _outcome(directory: Path, state: checkpoints.CheckpointState, *, was_skipped
         num_steps=state.step,
         tokens_used=state.ledger["used"],
         overshoot=state.ledger["overshoot"],
+        stopped_by=stopped_by,
     )
-
-
-@contextmanager
-def _stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or SIGTERM into a request that the loop sees after its step; the second acts at once."""
-    received: list[int] = []
-    previous: dict[int, Any] = {}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        signal.signal(number, previous[number])
-
-    try:
-        for stop in (signal.SIGINT, signal.SIGTERM):
-            previous[stop] = signal.signal(stop, note)
-    except ValueError:  # not the main thread: signals are someone else's
-        previous.clear()
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

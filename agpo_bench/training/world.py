@@ -25,6 +25,8 @@ TIMEOUT = timedelta(minutes=30)
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out", "timed out", "NCCL")
 """How the communication libraries word the end of another process."""
 _TELLING = "agpo_bench/told"
+LOCAL_RANK_OPTIONS = ("--local_rank", "--local-rank")
+"""What the ``deepspeed`` launcher puts in front of the words of the user."""
 
 
 class LostPeersError(ConnectionError):
@@ -107,6 +109,16 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int:
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Number of this process as the launcher told it; 0 without a launcher."""
     return int(environment["RANK"]) if launched_size(environment) > 1 else 0
+
+
+def check_local_rank(told: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse a launcher's ``--local_rank`` that its environment, which counts, does not bear out."""
+    known = environment.get("LOCAL_RANK")
+    if known != str(told):
+        raise ValueError(
+            f"--local_rank {told} is for launchers, which also set LOCAL_RANK; it is "
+            f"{'not set' if known is None else known}: start with torchrun or deepspeed, or leave the option out"
+        )
 
 
 def processes_per_machine(environment: Mapping[str, str] = os.environ) -> int:

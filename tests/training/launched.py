@@ -6,12 +6,13 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agpo_bench.config import RunConfig, load_config
 
@@ -30,12 +31,23 @@ def config(**settings: Any) -> RunConfig:
     return load_config("embedded", **(SMALL | {"tasks": "gsm8k,math", "budget": 3000} | settings))
 
 
-def start(out: Path, *words: str, processes: int, budget: int = 3000, **settings: Any) -> subprocess.Popen[str]:
-    """``agpo-bench train`` on the shipped model; under torchrun unless ``processes`` is 0."""
-    launcher = [sys.executable]
-    if processes:
-        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    command = [*launcher, "-m", "agpo_bench", "train", "--tasks", "gsm8k,math", "--budget", str(budget)]
+def start(
+    out: Path,
+    *words: str,
+    processes: int,
+    launcher: Literal["torchrun", "deepspeed"] = "torchrun",
+    budget: int = 3000,
+    **settings: Any,
+) -> subprocess.Popen[str]:
+    """``agpo-bench train`` on the shipped model; under the launcher unless ``processes`` is 0."""
+    program = [sys.executable, "-m", "agpo_bench"]
+    if processes and launcher == "torchrun":
+        first = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+        program = [*first, "-m", "agpo_bench"]
+    elif processes:
+        first = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(processes)]
+        program = [*first, "--master_port", str(free_port()), "--module", "agpo_bench"]
+    command = [*program, "train", "--tasks", "gsm8k,math", "--budget", str(budget)]
     for name, value in (SMALL | settings).items():
         command += ["--set", f"{name}={value}"]
     return subprocess.Popen(
@@ -45,6 +57,13 @@ def start(out: Path, *words: str, processes: int, budget: int = 3000, **settings
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def run(out: Path, *words: str, processes: int, **settings: Any) -> str:

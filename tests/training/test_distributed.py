@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,10 +54,7 @@ def test_a_world_of_one_exchanges_nothing_and_without_a_launcher_there_is_one(mo
 
 def in_processes(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What ``work(world, *arguments)`` returns in each of ``size`` processes that have met over gloo."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    meeting = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    meeting = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": launched.free_port()}
     places = [meeting | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(size)]
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()
@@ -112,17 +108,17 @@ def test_the_gradient_of_an_update_is_the_same_for_one_two_and_three_processes(s
             assert norm == pytest.approx(expected_norm, rel=3e-6)
 
 
-def _told(world: World, digests: list[bytes], stops: list[bool]) -> str | bool:
+def _told(world: World, digests: list[bytes], stops: list[int]) -> str | int:
     try:
-        return agreed(world, digest=digests[world.rank], is_stopped=stops[world.rank], step=3)
+        return agreed(world, digest=digests[world.rank], stopped_by=stops[world.rank], step=3)
     except ValueError as error:
         return str(error)
 
 
 @pytest.mark.slow
 def test_one_process_that_is_asked_to_stop_stops_all_and_one_that_drifted_is_named() -> None:
-    assert in_processes(2, _told, [b"a", b"a"], [False, True]) == [True, True]
-    said = in_processes(3, _told, [b"a", b"a", b"b"], [False, False, False])
+    assert in_processes(2, _told, [b"a", b"a"], [0, signal.SIGTERM]) == [signal.SIGTERM] * 2
+    said = in_processes(3, _told, [b"a", b"a", b"b"], [0, 0, 0])
     assert len(set(said)) == 1 and "after 3 steps the processes 2 hold another state than process 0" in said[0]
 
 

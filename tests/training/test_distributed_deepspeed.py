@@ -47,8 +47,9 @@ def test_a_missing_package_is_named_before_anything_is_loaded() -> None:
 @pytest.mark.slow
 @needs_deepspeed
 @pytest.mark.timeout(1200)
-def test_two_processes_with_zero_2_follow_the_torch_run_of_one(tmp_path: Path) -> None:
-    launched.run(tmp_path / "two", "--method", "agpo,ppo", processes=2, engine="deepspeed", zero_stage=2)
+def test_two_processes_of_deepspeeds_launcher_with_zero_2_follow_the_torch_run_of_one(tmp_path: Path) -> None:
+    settings = {"launcher": "deepspeed", "engine": "deepspeed", "zero_stage": 2}
+    launched.run(tmp_path / "two", "--method", "agpo,ppo", processes=2, **settings)
     for name in ("agpo", "ppo"):
         train(launched.config(), load_method(name), directory=tmp_path / "one" / name)
         # Measured: 3e-5 of the value at most, and only in gradient norms and correlations.
