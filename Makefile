@@ -18,7 +18,7 @@ SEEDS := 42,1337,2026
 PAPER := agpo,ppo,dpo,ppo_adaptive_kl,grpo,grpo_ats,agpo_no_ats,agpo_no_sigma,agpo_no_skew,agpo_no_vote,agpo_no_kl
 PAPER := $(PAPER),agpo_mad,agpo_iqr,agpo_released,grpo_eps05,grpo_g16,grpo_tau_mean,agpo_replay
 
-.PHONY: demo test test-slow test-vllm test-deepspeed check bench paper-small grading-report docs clean
+.PHONY: demo test test-slow test-vllm test-deepspeed check bench bench-smollm2 paper-small grading-report docs clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -68,6 +68,9 @@ check: .venv/installed-test  ## lint, format, types
 # DATA: a folder of benchmark files, for the comparisons whose work is their text.
 bench: .venv/installed-test  ## speed, as ratios to peers in one run
 	$(BIN)/python benchmarks/run_all.py $(if $(DATA),--data $(DATA))
+
+bench-smollm2: .venv/installed-test  ## sampling and training of a pretrained model of 135M parameters, once
+	$(BIN)/python benchmarks/run_all.py --model smollm2 --batches 1 --repeats 1
 
 paper-small: .venv/installed  ## every method and ablation of the paper, three seeds, on the embedded default
 	$(BIN)/agpo-bench train --method $(PAPER) --seeds $(SEEDS) --out runs/paper-small --resume
