@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,8 +78,9 @@ class TensorBoardTracker:
 class WandbTracker:
     """A run of the project ``agpo-bench``; WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline act as usual.
 
-    The run's id lies in ``wandb.json``, so a resumed run continues it. What a killed one sent after its checkpoint
-    comes again with the same numbers, and the service keeps the first.
+    The run's id lies in ``wandb.json``, so a resumed run continues it; offline each start leaves a folder of that id,
+    which ``wandb sync`` sends in order. What a killed one sent after its checkpoint comes again with the same numbers,
+    and the service keeps the first. Once the library's own process is lost, the run goes on without the copy.
     """
 
     def __init__(self, directory: Path, *, name: str, config: Mapping[str, Any]) -> None:
@@ -89,18 +91,41 @@ class WandbTracker:
             write_whole(file, json.dumps({"id": uuid.uuid4().hex}) + "\n")
         run_id = json.loads(file.read_text(encoding="utf-8"))["id"]
         project = os.environ.get("WANDB_PROJECT", WANDB_PROJECT)
-        self._run: Any = wandb.init(
-            project=project, id=run_id, name=name, config=dict(config), dir=str(directory), resume="allow"
-        )
+        self._errors, self._is_lost = (wandb.Error, OSError), False
+        try:
+            self._run: Any = wandb.init(
+                project=project,
+                id=run_id,
+                name=name,
+                config=dict(config),
+                dir=str(directory),
+                resume="allow",
+                # Else every line that is printed goes through the library, and fails with it.
+                settings=wandb.Settings(console="off"),
+            )
+        except wandb.Error as error:
+            raise ValueError(
+                f"tracker=wandb: {error}; use wandb login or WANDB_MODE=offline, and start again with --resume"
+            ) from error
         self._run.define_metric("*", step_metric="tokens/used")
 
     def log(self, values: Mapping[str, Any], *, tokens_used: int) -> None:
         """All metrics at once."""
-        self._run.log(_numbers(values), step=tokens_used)
+        self._unless_lost(lambda: self._run.log(_numbers(values), step=tokens_used))
 
     def close(self) -> None:
         """Wait until everything is sent or, offline, written."""
-        self._run.finish()
+        self._unless_lost(self._run.finish)
+
+    def _unless_lost(self, tell: Callable[[], object]) -> None:
+        """Say once that the copy ends here: what is worth keeping is in ``metrics.jsonl``."""
+        if self._is_lost:
+            return
+        try:
+            tell()
+        except self._errors as error:
+            self._is_lost = True
+            print(f"warning: Weights & Biases gets no more metrics: {error}; metrics.jsonl has all", file=sys.stderr)
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
