@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -116,13 +117,26 @@ def loadable_model(checkpoint: Path) -> Path:
 
 def read_state(checkpoint: Path) -> CheckpointState:
     """The JSON part of a checkpoint."""
-    return CheckpointState.model_validate_json((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    try:
+        return CheckpointState.model_validate_json((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(_damaged(checkpoint / STATE_FILE)) from error
 
 
 def read_tensors(checkpoint: Path) -> dict[str, Any]:
     """The tensor part of a checkpoint; only tensors and plain containers are read, no code."""
-    content: dict[str, Any] = torch.load(checkpoint / TENSORS_FILE, map_location="cpu", weights_only=True)
+    try:
+        content: dict[str, Any] = torch.load(checkpoint / TENSORS_FILE, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, UnpicklingError) as error:
+        raise ValueError(_damaged(checkpoint / TENSORS_FILE)) from error
     return content
+
+
+def _damaged(file: Path) -> str:
+    return (
+        f"{file} cannot be read, so it was changed from outside or by another version; remove {file.parent} to go on "
+        "from the checkpoint before it, or from the start where there is none"
+    )
 
 
 def save_checkpoint(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,3 +192,20 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_bits(tmp_path: Path) -> No
     last = start(tmp_path / "killed", "--resume")
     assert last.wait(timeout=300) == 0, last.communicate()[0]
     assert_same_run(tmp_path / "whole" / "agpo" / "seed-42", tmp_path / "killed" / "agpo" / "seed-42")
+
+
+@pytest.mark.parametrize("name", ["state.json", "tensors.pt"])
+def test_a_damaged_checkpoint_is_named_and_without_it_the_run_goes_on_from_the_one_before(
+    small_config: Config, tmp_path: Path, name: str
+) -> None:
+    config = small_config(budget=1600, checkpoint_every_steps=1, keep_checkpoints=2)
+    train(config, load_method("grpo"), directory=tmp_path / "whole")
+    train(config, load_method("grpo"), directory=tmp_path / "run", on_step=stop_after(2))
+    newest = newest_checkpoint(tmp_path / "run")
+    assert newest is not None and newest.name == "000002"
+    (newest / name).write_bytes((newest / name).read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"^{newest}/{name} cannot be read, .*; remove {newest} to go on from the"):
+        train(config, load_method("grpo"), directory=tmp_path / "run", resume=True)
+    shutil.rmtree(newest)
+    train(config, load_method("grpo"), directory=tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
