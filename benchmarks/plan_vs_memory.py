@@ -5,8 +5,8 @@ reports its largest resident memory. The same run with a model of a few thousand
 what Python, the libraries and the data take; it is subtracted. Responses of a random model run to their limit, which is
 the case that a plan describes.
 
-glibc keeps freed blocks below 32 MB for later, as CUDA's allocator does; ``live`` runs it so that it returns them at
-once (``MALLOC_MMAP_THRESHOLD_``), which shows what the run holds, ``plain`` as it is.
+glibc keeps freed blocks below 32 MB for later, as CUDA's allocator does. For what a run holds it is told to return them
+at once (``MALLOC_MMAP_THRESHOLD_``); ``--whole`` leaves it as it is and compares the whole process, floor included.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Case:
 SMALL = {"hidden": 256, "inner": 704, "layers": 6, "vocabulary": 4096}
 MIDDLE = {"hidden": 512, "inner": 1408, "layers": 5, "vocabulary": 16384}
 LARGE = {"hidden": 768, "inner": 2048, "layers": 6, "vocabulary": 16384, "heads": 12, "tied": False}
+SMOLLM2 = {"hidden": 576, "inner": 1536, "layers": 30, "vocabulary": 49152, "heads": 9, "kv_heads": 3}
 CASES = (
     Case(name="5M Llama, GRPO, 512 tokens", **SMALL, micro_batch_tokens=512),
     Case(name="5M Llama, GRPO, 1024 tokens", **SMALL, prompts=6, group_size=8, micro_batch_tokens=1024),
@@ -62,6 +63,17 @@ CASES = (
     Case(name="23M Llama, GRPO, bfloat16", **MIDDLE, changes=("dtype=bfloat16",)),
     Case(name="6M Gemma 2, GRPO, 512 tokens", **SMALL, family="gemma2"),
     Case(name="23M Llama, DPO", **MIDDLE, method="dpo"),
+    Case(name="23M Llama, GRPO, LoRA", **MIDDLE, changes=("lora_rank=8",)),
+    Case(
+        name="23M Qwen2, PPO with a critic of its own, LoRA on q and v",
+        **MIDDLE,
+        family="qwen2",
+        method="ppo",
+        changes=("lora_rank=8", "lora_targets=q_proj,v_proj", "critic.trunk=separate"),
+    ),
+    Case(name="66M Llama, GRPO, LoRA, bfloat16", **LARGE, changes=("lora_rank=16", "dtype=bfloat16")),
+    Case(name="6M Gemma 2, GRPO, LoRA", **SMALL, family="gemma2", changes=("lora_rank=8",)),
+    Case(name="135M Llama (SmolLM2's sizes), GRPO", **SMOLLM2, micro_batch_tokens=512),
 )
 """Sizes, families, methods and settings that the formulas tell apart."""
 
@@ -170,6 +182,7 @@ def planned(case: Case, model: Path) -> float:
     """What the plan says, in bytes."""
     from agpo_bench.commands.plan import PlanArguments, make_plans
     from agpo_bench.planning.cost import Rates
+    from agpo_bench.planning.items import PHASES
     from agpo_bench.planning.plan import Hardware
 
     (plan,) = make_plans(
@@ -184,7 +197,9 @@ def planned(case: Case, model: Path) -> float:
             response_tokens=None,
         )
     )
-    return plan.memory.peak_bytes
+    # On a CPU the host's memory is the device's; what it holds is held between the phases.
+    lasting = sum(one.num_bytes for one in plan.memory.items if len(one.phases) == len(PHASES))
+    return max(plan.memory.peak_bytes, lasting + plan.memory.host_bytes)
 
 
 PROMPT_TOKENS = 23
@@ -231,32 +246,44 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", help="cases whose name holds this")
-    parser.add_argument("--plain", action="store_true", help="measure with glibc as it is, too")
+    parser.add_argument("--whole", action="store_true", help="also the whole process, with glibc as it is")
     args = parser.parse_args()
     if args.case:
         print(run(case_from(args.case), args.model, args.out))
     else:
-        table([case for case in CASES if (args.only or "") in case.name], with_plain=args.plain)
+        table([case for case in CASES if (args.only or "") in case.name], with_whole=args.whole)
 
 
-def table(cases: list[Case], *, with_plain: bool) -> None:
+def table(cases: list[Case], *, with_whole: bool) -> None:
     """Measure and print line by line."""
-    kinds = {"live": LIVE} | ({"plain": {}} if with_plain else {})
-    heads = [f"{kind} MiB | planned / {kind}" for kind in kinds]
-    print(f"| run | planned MiB | {' | '.join(heads)} |\n|---|---|{'---|---|' * len(kinds)}", flush=True)
-    floors: dict[tuple[str, str], int] = {}
+    whole = (" plan and floor MiB | whole process MiB | ratio |", "---|---|---|") if with_whole else ("", "")
+    print(f"| run | plan MiB | held MiB | ratio |{whole[0]}\n|---|---|---|---|{whole[1]}", flush=True)
+    floors: dict[tuple[str, ...], int] = {}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
+
+        def peak(case: Case, kind: str) -> int:
+            return measured(case, scratch, environment=LIVE if kind == "held" else {})
+
+        def floor(case: Case, kind: str) -> int:
+            # peft and the library's modelling code are loaded for adapters alone.
+            key = (case.family, kind, *(case.changes if "LoRA" in case.name else ()))
+            if key not in floors:
+                floors[key] = peak(floor_of(case), kind)
+            return floors[key]
+
         for case in cases:
-            cells = []
-            for kind, environment in kinds.items():
-                key = (case.family, kind)
-                if key not in floors:
-                    floors[key] = measured(floor_of(case), scratch, environment=environment)
-                peak = measured(case, scratch, environment=environment) - floors[key]
-                plan = planned(case, model_of(case, scratch))
-                cells.append(f"{peak / 2**20:,.0f} | {plan / peak:.2f}")
-            print(f"| {case.name} | {plan / 2**20:,.0f} | {' | '.join(cells)} |", flush=True)
+            held = peak(case, "held") - floor(case, "held")
+            plan = planned(case, model_of(case, scratch))
+            line = f"| {case.name} | {_mib(plan)} | {_mib(held)} | {plan / held:.2f} |"
+            if with_whole:
+                foreseen, found = plan + floor(case, "whole"), peak(case, "whole")
+                line += f" {_mib(foreseen)} | {_mib(found)} | {foreseen / found:.2f} |"
+            print(line, flush=True)
+
+
+def _mib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**20:,.0f}"
 
 
 if __name__ == "__main__":
