@@ -9,6 +9,7 @@ import typer
 
 from agpo_bench.commands.train import PlannedRun, TrainArguments, chosen_seeds, plan, split_changes
 from agpo_bench.config import RunConfig, load_config
+from agpo_bench.planning.adapters import adapters_of
 from agpo_bench.planning.checks import (
     Check,
     check_data,
@@ -96,7 +97,10 @@ def _checks(arguments: TrainArguments, hardware: Hardware) -> list[Check]:
 
 def _sizes(config: RunConfig) -> str:
     shape = find_shape(config.model, revision=config.revision)
-    return f"{shape.num_parameters:,} parameters, {shape.num_layers} layers of {shape.family}, from {shape.source}"
+    adapters = adapters_of(shape, machine_of(config, Hardware()))
+    beside = "" if adapters is None else f", {adapters.num_parameters:,} of adapters beside them"
+    sizes = f"{shape.num_parameters:,} parameters, {shape.num_layers} layers of {shape.family}"
+    return f"{sizes}, from {shape.source}{beside}"
 
 
 def own_words(argv: Sequence[str]) -> list[str]:

@@ -8,6 +8,9 @@ from agpo_bench.planning.items import gib
 from agpo_bench.planning.plan import Plan, with_changes
 
 _SMALLEST_MICRO_BATCH = 1024
+ADVISED_RANK = 16
+ADVISED_RATE = 1e-4
+"""Of low-rank adapters, where these are advised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +47,37 @@ def changes_that_fit(plan: Plan, *, most: int = 4) -> list[Change]:
                 found.append(Change(settings=changed[0], num_gpus=plan.machine.num_gpus, plan=changed[1], price=price))
                 break
         if len(found) == most:
-            return found
+            break
+    if (adapters := _with_adapters(plan)) is not None:
+        found.append(adapters)
+    if len(found) >= most:
+        return found
     for num_gpus in (4, 8, 16, 32, 64):
         if num_gpus > plan.machine.num_gpus:
             more = with_changes(plan, {}, num_gpus=num_gpus)
             if more.fits:
                 return [*found, Change(settings={}, num_gpus=num_gpus, plan=more, price="more devices")]
     return found
+
+
+def _with_adapters(plan: Plan) -> Change | None:
+    """Low-rank adapters without offload; if that is too much, with what memory can be had at the price of speed."""
+    if plan.config.lora_rank:
+        return None
+    adapters: dict[str, object] = {"lora_rank": ADVISED_RANK, "learning_rate": ADVISED_RATE}
+    no_offload = {} if plan.machine.offload == "none" else {"offload": "none"}
+    price = "another training: adapters alone learn, at a rate of their own"
+    checkpointing = {} if plan.config.gradient_checkpointing else {"gradient_checkpointing": True}
+    own_sampler = {} if plan.machine.sampler == "torch" else {"sampler": "torch"}
+    for more, slower in (
+        ({}, ""),
+        (checkpointing, ""),
+        ({**checkpointing, **own_sampler}, "; the trainer's own weights decode, slower than vLLM"),
+    ):
+        for settings, changed in _with_smaller_micro_batches(plan, {**no_offload, **adapters, **more}):
+            if changed.fits:
+                return Change(settings=settings, num_gpus=plan.machine.num_gpus, plan=changed, price=price + slower)
+    return None
 
 
 def _with_smaller_micro_batches(plan: Plan, settings: dict[str, object]) -> list[tuple[dict[str, object], Plan]]:
@@ -78,7 +105,7 @@ def _candidates(plan: Plan) -> list[tuple[dict[str, object], str]]:
     if not config.park_reference and any(one.name == "reference" for one in plan.memory.items):
         base = {**base, "park_reference": True}
         found.append((base, "the reference travels to the device once a rollout batch"))
-    if not plan.needs.reference and config.track_reference_kl:
+    if not plan.needs.reference and config.track_reference_kl and not config.lora_rank:
         found.append(({**base, "track_reference_kl": False}, "the KL to the initial model is not measured"))
     if not is_deepspeed and config.dtype == "bfloat16":
         base = {**base, "engine": "deepspeed", "zero_stage": 2}

@@ -108,6 +108,7 @@ def check_output(out: Path, plans: Sequence[Plan], *, num_seeds: int) -> str:
     free = shutil.disk_usage(existing).free
     needed = num_seeds * sum(checkpoint_bytes(plan) * plan.config.keep_checkpoints for plan in plans)
     needed += max(checkpoint_bytes(plan) for plan in plans)
+    needed += num_seeds * sum(merged_bytes(plan) for plan in plans)
     each = gib(max(checkpoint_bytes(plan) for plan in plans))
     if needed > free:
         raise ValueError(
@@ -118,10 +119,15 @@ def check_output(out: Path, plans: Sequence[Plan], *, num_seeds: int) -> str:
 
 
 def checkpoint_bytes(plan: Plan) -> float:
-    """float32 weights and two moments, the critic's included: ``training.checkpoint``."""
+    """float32 weights and two moments of what is trained, the critic's included: ``training.checkpoint``."""
     from agpo_bench.planning.deepspeed_memory import trained_parameters
 
-    return 12.0 * trained_parameters(plan.shape, plan.needs)
+    return 12.0 * trained_parameters(plan.shape, plan.needs, plan.machine)
+
+
+def merged_bytes(plan: Plan) -> float:
+    """The float32 model with its adapters merged in, which the end of such a run adds to its last checkpoint."""
+    return 4.0 * plan.shape.num_parameters if plan.machine.lora_rank else 0.0
 
 
 def check_memory(plan: Plan) -> Check:
@@ -136,12 +142,15 @@ def check_memory(plan: Plan) -> Check:
 def check_packages(config: RunConfig) -> Iterator[Check]:
     """Optional packages that the run imports; a remark only, because the run may start on another machine."""
     machine = machine_of(config, Hardware())
-    for name in {machine.engine, machine.sampler} - {"torch"}:
+    extras: dict[str, str] = {name: name for name in sorted({machine.engine, machine.sampler} - {"torch"})}
+    if config.lora_rank:
+        extras["peft"] = "lora"
+    for name, extra in extras.items():
         if find_spec(name) is None:
             yield Check(
                 outcome="note",
                 what="packages",
-                sentence=f'{name} is not installed here; where the run starts: pip install "agpo-bench[{name}]"',
+                sentence=f'{name} is not installed here; where the run starts: pip install "agpo-bench[{extra}]"',
             )
         else:
             yield Check(outcome="ok", what="packages", sentence=f"{name} is installed")

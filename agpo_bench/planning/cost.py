@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 
 from agpo_bench.config import RunConfig
+from agpo_bench.planning.adapter_cost import beside_per_token, spared_per_token
+from agpo_bench.planning.adapters import adapters_of
 from agpo_bench.planning.machine import Machine
 from agpo_bench.planning.needs import MethodNeeds
 from agpo_bench.planning.shapes import ModelShape
@@ -86,6 +88,12 @@ def plan_cost(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: Wor
     shares_prompt = shape.is_lean
     layers, head = sequence_flops(shape, prompt=p, response=t, prompt_share=1 / size if shares_prompt else 1.0)
     forward = layers + head
+    # With adapters: what they add to a pass of policy or critic, and what frozen weights spare its backward pass.
+    beside = spared = spared_head = 0.0
+    if (adapters := adapters_of(shape, machine)) is not None:
+        tokens = (p / size if shares_prompt else p) + t
+        beside = beside_per_token(shape, machine, adapters) * tokens
+        spared, spared_head = spared_per_token(shape, machine, adapters) * tokens, head
 
     decode_layers, decode_head = sequence_flops(shape, prompt=p, response=t, prompt_share=1 / size)
     generation = (decode_layers + decode_head) * work.num_prompts * (size + work.probe_size)
@@ -95,23 +103,25 @@ def plan_cost(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: Wor
     has_trunk = needs.critic_trunk == "separate"
     recomputes = machine.dtype != "float32" or machine.sampler == "vllm" or needs.critic_trunk != "none"
     backward = 4.0 if machine.gradient_checkpointing else 3.0
+    update_policy = backward * (forward + beside) - spared - spared_head
+    update_critic = (backward * (layers + beside) - spared) * has_trunk
     if needs.is_preference:
         trained = 2 * work.num_prompts
-        policy = monitored * forward
+        policy = monitored * (forward + beside)
         reference = (monitored + config.epochs_per_batch * trained) * forward
         critic = 0.0
-        update = config.epochs_per_batch * trained * backward * forward
+        update = config.epochs_per_batch * trained * update_policy
         trained_tokens = trained * t
     else:
         trained = rollouts
         # Old log-probabilities unless the sampler's serve; step KL after the updates. The KL to the reference takes a
         # pass of both models unless the loss has read the reference at temperature 1 anyway.
         extra = 0 if not has_reference or (needs.reference and needs.samples_at_one) else monitored
-        policy = (rollouts * recomputes + monitored + extra) * forward
-        policy += config.epochs_per_batch * rollouts * needs.minibatch_statistics * forward
+        policy = (rollouts * recomputes + monitored + extra) * (forward + beside)
+        policy += config.epochs_per_batch * rollouts * needs.minibatch_statistics * (forward + beside)
         reference = (rollouts * needs.reference + extra) * forward
-        critic = rollouts * layers * has_trunk
-        update = config.epochs_per_batch * rollouts * backward * (forward + layers * has_trunk)
+        critic = rollouts * (layers + beside) * has_trunk
+        update = config.epochs_per_batch * rollouts * (update_policy + update_critic)
         trained_tokens = work.trained_tokens
     return Cost(
         needs=needs,

@@ -38,6 +38,9 @@ class Machine:
     """Devices over which one vLLM engine splits the model."""
     tracks_reference: bool = True
     parks_reference: bool = False
+    lora_rank: int = 0
+    """0 where every weight is trained."""
+    lora_targets: tuple[str, ...] = ("all-linear",)
 
     @property
     def usable_gib(self) -> float | None:
@@ -65,4 +68,4 @@ class Machine:
         """How the forward pass of an update rounds."""
         if self.dtype == "float32":
             return "float32"
-        return "bfloat16" if self.engine == "deepspeed" else "autocast"
+        return "bfloat16" if self.engine == "deepspeed" or self.lora_rank else "autocast"

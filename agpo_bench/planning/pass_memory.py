@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from agpo_bench.planning.activations import head_chunk, layer_bytes
+from agpo_bench.planning.adapter_memory import adapted_layer, after_critic
+from agpo_bench.planning.adapters import adapters_of
 from agpo_bench.planning.items import Item, Phase, item
 from agpo_bench.planning.machine import Machine
 from agpo_bench.planning.needs import MethodNeeds
@@ -19,6 +21,8 @@ def update_items(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: 
     batch = _update_batch(shape, needs, machine, work)
     size, tokens = machine.bytes_per_number, batch.num_tokens
     layer = layer_bytes(shape, batch, machine.precision, is_checkpointed=machine.gradient_checkpointing)
+    if (adapters := adapters_of(shape, machine)) is not None:
+        layer = adapted_layer(shape, batch, machine, adapters, layer)
     whole = layer.per_token * tokens + layer.attention
     trunks = 2 if needs.critic_trunk == "separate" else 1
     where = f"{batch.num_rows} rows of {batch.prompt_tokens} + {batch.response_tokens} tokens"
@@ -57,7 +61,10 @@ def update_items(shape: ModelShape, needs: MethodNeeds, machine: Machine, work: 
             phases=("update",),
         )
     )
-    return [*items, *_logit_items(shape, machine, batch, phase="update")]
+    logits = _logit_items(shape, machine, batch, phase="update")
+    if adapters is not None and trunks == 2:
+        logits = list(after_critic(logits, items[0].num_bytes / trunks))
+    return [*items, *logits]
 
 
 def _logit_items(shape: ModelShape, machine: Machine, batch: MicroBatch, *, phase: Phase) -> list[Item]:
@@ -127,7 +134,7 @@ def score_items(shape: ModelShape, machine: Machine, work: Workload) -> list[Ite
 
 def torch_sampler_items(shape: ModelShape, machine: Machine, work: Workload) -> list[Item]:
     """Cache, prefill and next-token distributions of the in-process sampler, which keeps its cache between steps."""
-    size = machine.bytes_per_number if shape.is_lean else 4
+    size = machine.bytes_per_number if shape.is_lean or machine.lora_rank else 4
     lengths = work.lengths
     slots = lengths.longest_prompt + lengths.longest_response
     per_slot = shape.kv_elements(1) * size

@@ -62,6 +62,8 @@ def machine_of(config: RunConfig, hardware: Hardware) -> Machine:
         vllm_ranks=config.vllm_tensor_parallel_size,
         tracks_reference=config.track_reference_kl,
         parks_reference=config.park_reference,
+        lora_rank=config.lora_rank,
+        lora_targets=config.lora_targets,
     )
 
 

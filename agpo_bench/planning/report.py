@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from agpo_bench.planning.adapters import adapters_of
 from agpo_bench.planning.advice import changes_that_fit
 from agpo_bench.planning.cost import Cost, Rates
 from agpo_bench.planning.items import GIB, PHASES, Item, gib
@@ -47,6 +48,12 @@ def describe(plan: Plan) -> Iterator[str]:
     parts += [machine.dtype, "activation checkpointing" if machine.gradient_checkpointing else "no checkpointing"]
     parts += [f"micro-batches of {machine.micro_batch_tokens:,} tokens", f"sampler {machine.sampler}"]
     yield "  " + ", ".join(parts)
+    if (adapters := adapters_of(shape, machine)) is not None:
+        where = ", ".join(name.rpartition(".")[2] for name in adapters.layers_by_name)
+        yield (
+            f"  adapters of rank {adapters.rank} on {where}: {adapters.num_parameters:,} trained numbers, "
+            f"{adapters.num_parameters / shape.num_parameters:.2%} of the model's; without them it is the reference"
+        )
     lengths = work.lengths
     yield (
         f"  assumed: prompts of {lengths.prompt} tokens, responses of at most {lengths.longest_response} and "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from agpo_bench.planning import adapter_memory
+from agpo_bench.planning.adapters import adapters_of
 from agpo_bench.planning.items import Item, item
 from agpo_bench.planning.machine import Machine
 from agpo_bench.planning.needs import MethodNeeds
@@ -10,6 +12,8 @@ from agpo_bench.planning.shapes import ModelShape
 
 def state_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> list[Item]:
     """Weights, gradients, optimiser, critic, reference and the copies that forward passes multiply with."""
+    if (adapters := adapters_of(shape, machine)) is not None:
+        return adapter_memory.torch_items(shape, needs, machine, adapters)
     size, parameters, embedding = machine.bytes_per_number, shape.num_parameters, shape.embedding
     has_trunk = needs.critic_trunk == "separate"
     critic = (shape.trunk if has_trunk else 0) + (shape.hidden_size + 1 if needs.critic_trunk != "none" else 0)

@@ -270,7 +270,8 @@ class Policy:
         self.loaded.tokenizer.save_pretrained(directory)
         if self.is_adapted:
             merged = merged_weights(self.loaded.model, _of_model(weights))
-            weights = {f"model.{name}": weight.float() for name, weight in merged}
+            # In the host's memory, matrix by matrix: a GPU has no room for all of them in float32.
+            weights = {f"model.{name}": weight.to("cpu", torch.float32) for name, weight in merged}
         if weights is None:
             self.loaded.model.save_pretrained(directory)
             return
