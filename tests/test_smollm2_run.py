@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from agpo_bench.config import load_config
+from agpo_bench.data.benchmarks import load_prompts, open_source, task_names
 from agpo_bench.evaluation.results import read_result, read_samples
+from agpo_bench.files import read_lines
 from agpo_bench.methods.recipe import load_method
 from agpo_bench.training.checkpoint import newest_checkpoint
 from agpo_bench.training.run import train
@@ -66,6 +68,28 @@ def test_smollm2_trains_on_gsm8k_is_evaluated_and_reported_for_what_it_is(shared
     assert "300 generated tokens" in text
     assert "Items a benchmark: 2" in text
     assert "embedded sample" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.timeout(1800)
+@needs_smollm2
+def test_smollm2_answers_an_item_of_each_of_the_nine_real_benchmarks(shared: Path, tmp_path: Path) -> None:
+    words = ("--tasks", "all", "--data", str(shared / "data"), "--limit", "1", "--max-new-tokens", "16")
+    table = _run("eval", "--model", "smollm2", *words, "--out", str(tmp_path))
+    source = open_source(str(shared / "data"))
+    for task in task_names():
+        assert task in table.splitlines()[0]
+        folder = tmp_path / "initial" / "eval" / task
+        result = read_result(folder / "results.json")
+        assert result is not None
+        assert (result.num_items, result.limit, result.error_count, result.split) == (1, 1, 0, "test")
+        assert result.data_source == "benchmark files of folder data (checksums verified)"
+        (item,) = read_lines(folder / "items.jsonl")
+        (sample,) = read_samples(folder / "samples.jsonl")
+        assert item["prompt"] == load_prompts(task, split="test", source=source)[0].text
+        assert sample.text and sample.num_tokens <= 16
+    assert "Data: benchmark files of folder data (checksums verified)" in " ".join(table.split())
 
 
 REAL: dict[str, Any] = {
