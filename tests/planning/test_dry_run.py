@@ -47,6 +47,29 @@ def test_a_wrong_setting_ends_the_checks_with_its_sentence() -> None:
     assert output.startswith("FAIL  config: group_size = 0")
 
 
+def test_adapters_are_counted_and_their_package_and_targets_are_looked_at(tmp_path: Path) -> None:
+    code, output = dry("--set", "lora_rank=8", "--gpu-memory", "1", "--out", str(tmp_path / "runs"))
+    assert code == 0, output
+    model = adapted_embedded_model(rank=8)
+    assert line(output, "sizes").endswith(f", {model:,} of adapters beside them")
+    assert "peft is installed" in output or 'pip install "agpo-bench[lora]"' in output
+    code, output = dry("--set", "lora_rank=8", "--set", "lora_targets=c_attn", "--out", str(tmp_path / "runs"))
+    assert code == 1
+    assert line(output, "sizes").startswith("FAIL  sizes: lora_targets = c_attn: embedded has no such linear layer")
+
+
+def adapted_embedded_model(*, rank: int) -> int:
+    """Numbers of the adapters that training would put into the embedded model."""
+    pytest.importorskip("peft")
+    from agpo_bench.rollout.adapters import add_adapters, is_adapter_weight
+    from agpo_bench.training.model import load_model
+    from agpo_bench.training.setup import model_path
+
+    model = load_model(model_path("embedded"), with_modules=True).model
+    add_adapters(model, rank=rank, alpha=32.0, targets=["all-linear"], seed=0)
+    return sum(weight.numel() for name, weight in model.named_parameters() if is_adapter_weight(name))
+
+
 def test_memory_that_does_not_suffice_is_a_failed_check(tmp_path: Path) -> None:
     code, output = dry("--gpu-memory", "0.1", "--set", "micro_batch_tokens=100000", "--out", str(tmp_path))
     assert code == 1
@@ -94,6 +117,16 @@ def test_a_full_disk_is_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         check_output(tmp_path, [plan], num_seeds=1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage(free=400 * 2**30))
     assert "330.14 GiB in all" in check_output(tmp_path, [plan], num_seeds=1)
+
+
+def test_a_disk_holds_adapters_and_at_the_end_the_merged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for("qwen2.5-14b", "agpo", "lora_rank=16")
+    # 68,812,800 numbers x 12 B = 0.77 GiB, twice while one is replaced, and 14,770,033,664 x 4 B = 55.02 GiB.
+    monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage(free=56 * 2**30))
+    with pytest.raises(ValueError, match=r"checkpoints take 56\.56 GiB"):
+        check_output(tmp_path, [plan], num_seeds=1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage(free=57 * 2**30))
+    assert "checkpoints of 0.77 GiB each, 56.56 GiB in all" in check_output(tmp_path, [plan], num_seeds=1)
 
 
 class _Usage:

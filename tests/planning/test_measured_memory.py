@@ -34,3 +34,12 @@ def test_the_plan_is_within_a_tenth_of_the_measured_peak(script: ModuleType, tmp
     for case in chosen:
         peak = script.measured(case, tmp_path, environment=script.LIVE) - floor
         assert script.planned(case, script.model_of(case, tmp_path)) == pytest.approx(peak, rel=0.1), case.name
+
+
+@pytest.mark.slow
+def test_the_plan_of_adapters_is_within_a_tenth_of_the_measured_peak(script: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    (case,) = (one for one in script.CASES if one.name == "23M Llama, GRPO, LoRA")
+    floor = script.measured(script.floor_of(case), tmp_path, environment=script.LIVE)
+    peak = script.measured(case, tmp_path, environment=script.LIVE) - floor
+    assert script.planned(case, script.model_of(case, tmp_path)) == pytest.approx(peak, rel=0.1)
