@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from agpo_bench.cli import app
+from agpo_bench.planning.items import GIB, PHASES
 from agpo_bench.planning.shapes import find_shape
+from tests.planning.test_plan import plan_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 
@@ -54,3 +57,23 @@ def test_the_page_states_the_arithmetic_of_the_14b_model() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert f"{count} parameters × 12 B / 2 ranks = 82.53 GiB" in text
     assert "DOES NOT FIT" in text
+
+
+def fits_rows() -> list[list[str]]:
+    """Cells of the rows of the page's table of what fits."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    start = lines.index("| preset | setting | rollout | score | update | step | host memory | fits 2 × 80 GB |") + 2
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in takewhile(bool, lines[start:])]
+
+
+@pytest.mark.parametrize("cells", fits_rows(), ids=" ".join)
+def test_a_row_of_what_fits_is_what_the_plan_says(cells: list[str]) -> None:
+    preset, setting, *numbers, fits = cells
+    gpus = re.search(r"(\d+) GPU", setting)
+    plan = plan_for(preset.strip("`"), "agpo", *re.findall(r"`(.+?)`", setting), gpus=int(gpus[1]) if gpus else 2)
+    planned = [plan.memory.bytes_of(phase) / GIB for phase in PHASES]
+    assert [float(number) for number in numbers] == [
+        *(pytest.approx(gib, abs=0.051) for gib in planned),
+        pytest.approx(plan.memory.host_bytes / GIB, abs=0.51),
+    ]
+    assert plan.fits == ("yes" in fits)
