@@ -60,7 +60,8 @@ class RunConfig(BaseModel):
     dedup: Annotated[Dedup, BeforeValidator(_off)] = "strict"
     """Training problems that equal or nearly equal a test item: leave out, only report, or do not look. Paper: out."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of the forward pass. Weights and optimiser are float32 in either case."""
+    """Number format of the forward pass. Trained weights and optimiser are float32 in either case; what adapters leave
+    frozen is held in it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     num_threads: int | None = Field(default=None, ge=1)
     """CPU threads of the process; None takes every core. Set before torch is imported."""
