@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Output = TypeVar("Output")
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+BUCKET_ELEMENTS = 500_000_000
+"""Most gradients exchanged at a time: the library's default."""
 
 
 def require_deepspeed() -> None:
@@ -72,9 +74,9 @@ class DeepSpeedEngine:
         # A module cast to bfloat16 takes its tables of rotary frequencies with it; they are put back.
         tables = {name: buffer.clone() for name, buffer in root.named_buffers() if buffer.is_floating_point()}
         is_half = policy.loaded.compute_dtype == torch.bfloat16
-        self._engine, *_ = deepspeed.initialize(
-            model=root, optimizer=optimizer, config=_settings(config, is_half=is_half)
-        )
+        num_trained = sum(parameter.numel() for parameter in self._parameters)
+        settings = _settings(config, is_half=is_half, num_trained=num_trained)
+        self._engine, *_ = deepspeed.initialize(model=root, optimizer=optimizer, config=settings)
         for name, buffer in tables.items():
             owner, _, leaf = name.rpartition(".")
             root.get_submodule(owner)._buffers[leaf] = buffer
@@ -220,9 +222,10 @@ class DeepSpeedEngine:
             entry["step"].fill_(float(count))
 
 
-def _settings(config: RunConfig, *, is_half: bool) -> dict[str, Any]:
+def _settings(config: RunConfig, *, is_half: bool, num_trained: int) -> dict[str, Any]:
     """The run's settings in DeepSpeed's words."""
-    zero: dict[str, Any] = {"stage": config.stage}
+    # The library takes a whole bucket of memory, however few gradients there are.
+    zero: dict[str, Any] = {"stage": config.stage, "reduce_bucket_size": min(BUCKET_ELEMENTS, num_trained)}
     if config.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     if config.offload == "parameters":

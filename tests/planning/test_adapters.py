@@ -16,11 +16,13 @@ from agpo_bench.planning.adapter_cost import beside_per_token, spared_per_token
 from agpo_bench.planning.adapter_memory import adapted_layer
 from agpo_bench.planning.adapters import Adapters, adapters_of, matrices, products
 from agpo_bench.planning.advice import changes_that_fit
+from agpo_bench.planning.deepspeed_memory import BUCKET_ELEMENTS
 from agpo_bench.planning.items import GIB
 from agpo_bench.planning.machine import Machine
 from agpo_bench.planning.report import describe
 from agpo_bench.planning.shapes import shape_from_config
 from agpo_bench.rollout.adapters import add_adapters, is_adapter_weight
+from agpo_bench.training import deepspeed_engine
 from agpo_bench.training.forward import LeanForward, LibraryForward
 from agpo_bench.training.policy import ScoredSequence
 from agpo_bench.training.sequences import lay_out
@@ -202,3 +204,7 @@ def test_a_pass_takes_the_operations_of_the_formula(kind: Any, targets: tuple[st
         expected += 3 * 2 * RANK * sum(sizes[name] for name in adapters.layers_by_name)
         assert products(shape, adapters) >= sum(sizes[name] for name in adapters.layers_by_name)
     assert measured == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_bucket_of_gradients_is_the_trainers() -> None:
+    assert BUCKET_ELEMENTS == deepspeed_engine.BUCKET_ELEMENTS
