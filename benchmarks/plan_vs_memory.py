@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -166,8 +167,10 @@ def run(case: Case, model: Path, out: Path) -> int:
     from agpo_bench.commands.train import split_changes
     from agpo_bench.config import load_config
     from agpo_bench.methods.recipe import load_method
+    from agpo_bench.training import rewards
     from agpo_bench.training.run import train
 
+    rewards.grade_many = every_other  # type: ignore[assignment]
     config_changes, recipe_changes = split_changes(case.changes)
     config = load_config("embedded", **{**plan_arguments(case, model), **config_changes})
     method = load_method(case.method, recipe_changes)
@@ -176,6 +179,14 @@ def run(case: Case, model: Path, out: Path) -> int:
     # Not ru_maxrss: a process inherits that of whoever started it, which may be larger than its own ever gets.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
+
+
+def every_other(grader: object, pairs: Sequence[object]) -> list[object]:
+    """Verdicts that differ within a group: a random model answers nothing, and DAPO and DPO leave such groups out."""
+    del grader
+    from agpo_bench.records import Verdict
+
+    return [Verdict(score=float(i % 2), answer=None, reason="", is_error=False) for i in range(len(pairs))]
 
 
 def planned(case: Case, model: Path) -> float:
