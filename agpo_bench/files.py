@@ -79,7 +79,7 @@ def only_writer(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if made and list(directory.iterdir()) == [lock]:
+            if made and directory.is_dir() and list(directory.iterdir()) == [lock]:
                 lock.unlink()
                 with contextlib.suppress(OSError):
                     for folder in made:

@@ -251,7 +251,14 @@ def _cut_files(directory: Path, state: checkpoints.CheckpointState | None) -> No
         shutil.rmtree(torn)
 
 
+def _require_folder(directory: Path) -> None:
+    """OSError where the run's folder is gone: made anew, it would pass for a run without its first steps."""
+    if not (directory / paths.CONFIG_FILE).is_file():
+        raise OSError("the folder was removed or moved away while the run was writing into it")
+
+
 def _write(directory: Path, session: Session, result: StepResult) -> None:
+    _require_folder(directory)
     rollouts = directory / paths.ROLLOUTS_DIRECTORY / f"{checkpoints.step_name(result.record.step)}.jsonl"
     write_whole(rollouts, "".join(json_line(line) for line in result.rollouts))
     append_lines(directory / paths.METRICS_FILE, [result.record.to_json()])
@@ -297,6 +304,7 @@ def _write_checkpoint(
     require_finite_weights(session.policy.state_dict() if weights is None else weights, directory=directory)
     config = session.config
     with writing(directory, f"the checkpoint after {session.step} steps"):
+        _require_folder(directory)
         checkpoints.save_checkpoint(
             directory,
             state,

@@ -194,6 +194,24 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_loaded(tmp_p
     )
 
 
+def test_a_folder_that_is_moved_away_amid_a_run_is_told_and_goes_on_where_it_lies(
+    small_config: Config, tmp_path: Path
+) -> None:
+    config, method = small_config(budget=2400, checkpoint_every_steps=1), load_method("grpo")
+    here, there = tmp_path / "here", tmp_path / "there"
+
+    def move(session: Session, record: StepRecord) -> None:
+        if session.step == 2:
+            here.rename(there)
+
+    with pytest.raises(OSError, match=f"^{here}: could not write the checkpoint after 2 steps: the folder was remov"):
+        train(config, method, directory=here, on_step=move)
+    assert not here.exists()
+    train(config, method, directory=there, resume=True)
+    train(config, method, directory=tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", there)
+
+
 def rewards_until(run: Path, step: int, count: int) -> float:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return math.fsum(line["reward/mean"] for line in lines[step - count : step]) / count
