@@ -39,6 +39,8 @@ def run_dry(arguments: TrainArguments, hardware: Hardware) -> None:
         raise typer.Exit(1)
     machine = machine_of(_configs(arguments)[0], hardware)
     typer.echo("to start:")
+    if hardware.num_gpus > 1:
+        typer.echo("  export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1800  # seconds for a last step and a checkpoint; else 30")
     for line in launch_lines(
         own_words(sys.argv[1:]),
         engine=machine.engine,

@@ -27,6 +27,7 @@ def test_a_run_that_can_start_passes_every_check_and_leaves_nothing_behind(tmp_p
     assert line(output, "data").startswith("ok    data: 18,000 training problems")
     assert line(output, "memory, agpo").startswith("ok")
     assert "torchrun --standalone --nproc_per_node 2 -m agpo_bench" in output
+    assert "export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" in output
     assert not (tmp_path / "runs").exists()
 
 
