@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from agpo_bench.files import write_whole
+
 DRAWS_FILE = "draws.jsonl"
-"""Beside ``results.json`` while a task is under way; its content then moves into ``samples.jsonl``."""
+"""Beside ``results.json`` while a task is under way; what was asked for then moves into ``samples.jsonl``.
+
+Draws of an earlier, other request for the same weights stay in it.
+"""
 
 
 class Draw(BaseModel):
@@ -23,6 +28,8 @@ class Draw(BaseModel):
     text: str
     is_truncated: bool
     num_tokens: int
+    model: str = ""
+    """Of the file in which the draw waits."""
 
 
 def draw_key(*parts: object) -> str:
@@ -33,10 +40,13 @@ def draw_key(*parts: object) -> str:
 class DrawFile:
     """Draws by key, kept in memory and appended to a file as they come."""
 
-    def __init__(self, path: Path, *, earlier: Iterable[Path] = ()) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, model: str = "", earlier: Iterable[Path] = ()) -> None:
+        """``model`` is a hash of the weights: lines of others answer nothing any more and are dropped in the end."""
+        self._path, self._model = path, model
         _drop_torn_tail(path)
-        self._draws = {draw.draw_key: draw for file in (*earlier, path) for draw in _read(file)}
+        own = {draw.draw_key: draw for draw in _read(path) if draw.model in {"", model}}
+        self._draws = {draw.draw_key: draw for file in earlier for draw in _read(file)} | own
+        self._written = set(own)
 
     def get(self, key: str) -> Draw | None:
         """The draw of a key, if it was ever made."""
@@ -47,16 +57,28 @@ class DrawFile:
         lines = []
         for draw in draws:
             self._draws[draw.draw_key] = draw
-            lines.append(draw.model_dump_json() + "\n")
+            self._written.add(draw.draw_key)
+            lines.append(self._line(draw))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write("".join(lines).encode())
             file.flush()
             os.fsync(file.fileno())
 
-    def remove(self) -> None:
-        """Delete the file: its draws are in the samples now."""
-        self._path.unlink(missing_ok=True)
+    def take_over(self, *, but: Collection[str]) -> None:
+        """Write down what only the ``earlier`` files hold, which are about to be replaced by the draws ``but``."""
+        if left := [draw for key, draw in self._draws.items() if key not in self._written and key not in but]:
+            self.add(left)
+
+    def close(self, *, taken: Collection[str]) -> None:
+        """Leave out the draws that the samples have taken; delete the file when none is left."""
+        if left := [draw for key, draw in self._draws.items() if key in self._written and key not in taken]:
+            write_whole(self._path, "".join(map(self._line, left)))
+        else:
+            self._path.unlink(missing_ok=True)
+
+    def _line(self, draw: Draw) -> str:
+        return draw.model_copy(update={"model": self._model}).model_dump_json() + "\n"
 
 
 def _read(path: Path) -> Iterable[Draw]:

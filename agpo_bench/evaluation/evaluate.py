@@ -179,7 +179,7 @@ def _evaluate_task(
         and items.is_file()
     ):
         return found
-    draws = DrawFile(folder / DRAWS_FILE, earlier=[samples])
+    draws = DrawFile(folder / DRAWS_FILE, model=model_key, earlier=[samples])
     label = target.title if target.seed is None else f"{target.title} seed {target.seed}"
     lm = SamplerLM(
         sampler,
@@ -194,10 +194,13 @@ def _evaluate_task(
     voted = with_votes(answered.samples, name) if options.maj else list(answered.samples)
     result = summarise(voted, blank=blank, ks=options.maj)
     assert result.accuracy is None or answered.score is None or abs(result.accuracy - answered.score) < 1e-9
+    taken = {sample.draw_key for sample in voted}
+    if found is not None and found.model_fingerprint == loaded.fingerprint:
+        draws.take_over(but=taken)  # a larger request's, which this one's files replace
     write_items(items, answered.items)
     write_samples(samples, voted)
     write_result(results, result)
-    draws.remove()
+    draws.close(taken=taken)
     return result
 
 

@@ -116,6 +116,17 @@ def test_another_request_for_the_same_weights_draws_nothing_it_has(
     assert result.grading_mode == changes.get("grading", "official")
 
 
+def test_a_smaller_request_in_between_costs_no_draw(tmp_path: Path, random_model: Path, benchmark_folder: Path) -> None:
+    whole, samples = _run(tmp_path, random_model, _options(benchmark_folder))
+    fewer, _ = _run(tmp_path, random_model, _options(benchmark_folder, limit=2, maj=()))
+    assert fewer.num_items == 2
+    watch = Watch()
+    again, once_more = _run(tmp_path, random_model, _options(benchmark_folder), watch)
+    assert watch.reports[0][1:] == (60, 60)
+    assert (again, once_more) == (whole, samples)
+    assert not (tmp_path / "initial/eval/gsm8k" / DRAWS_FILE).exists()
+
+
 def test_an_evaluation_cut_off_goes_on_from_the_draws_it_has(
     tmp_path: Path, random_model: Path, benchmark_folder: Path
 ) -> None:
