@@ -77,7 +77,7 @@ def test_a_14b_model_with_adapters_fits_two_80_gb_devices_and_one_without_offloa
     assert gib_of(two, "gradients") == pytest.approx(68_812_800 * 4 / 2 / GIB)
     names = {one.name for one in two.memory.items}
     assert names.isdisjoint({"reference", "head gradient"}), "the head is frozen, and the reference is the model"
-    assert {one.name for one in two.memory.host_items} == {"merged model", "vLLM's weights asleep"}
+    assert {one.name for one in two.memory.host_items} == {"checkpoint", "merged model", "vLLM's weights asleep"}
     assert two.fits
     assert plan_for("qwen2.5-14b", "agpo", "offload=none", "park_reference=false").fits is False
     assert plan_for("qwen2.5-14b", "agpo", "lora_rank=16", "offload=none", gpus=1).fits

@@ -84,7 +84,19 @@ def test_offload_moves_eighteen_bytes_a_parameter_to_the_host() -> None:
     plan = plan_for("qwen2.5-14b", "agpo", "offload=optimizer", "sampler=torch", "park_reference=false")
     assert {one.name for one in plan.memory.items}.isdisjoint({"optimiser", "gradients"})
     # 14,770,033,664 x 18 B = 247.60 GiB: master weights, two moments, float32 gradients, a buffer of weights
-    assert plan.memory.host_bytes / GIB == pytest.approx(247.60, abs=0.01)
+    # 14,770,033,664 x 12 B = 165.07 GiB: master weights and moments, gathered to be saved
+    host = {one.name: one.num_bytes / GIB for one in plan.memory.host_items}
+    assert host == {
+        "offloaded optimiser": pytest.approx(247.60, abs=0.01),
+        "checkpoint": pytest.approx(165.07, abs=0.01),
+    }
+
+
+def test_on_a_node_of_many_devices_resuming_takes_more_of_the_host_than_saving() -> None:
+    plan = plan_for("qwen2.5-14b", "agpo", "offload=none", gpus=8)
+    (checkpoint,) = [one for one in plan.memory.host_items if one.name == "checkpoint"]
+    # Float32 weights on each of 8 ranks: 8 x 14,770,033,664 x 4 B = 440.18 GiB
+    assert checkpoint.num_bytes / GIB == pytest.approx(440.18, abs=0.01)
 
 
 def test_stage_3_shares_the_weights_and_gathers_them_for_sampling() -> None:
