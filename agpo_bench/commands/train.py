@@ -291,11 +291,17 @@ def _share_out(arguments: TrainArguments, runs: Sequence[PlannedRun], *, jobs: i
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for worker in workers:
-            worker.start()
         for number in [*range(len(runs)), *[None] * jobs]:
             waiting.put(number)
+        started = []
         for worker in workers:
+            if received:
+                break
+            worker.start()
+            started.append(worker)
+            if received:  # it came while this one was not yet known to be alive
+                worker.terminate()
+        for worker in started:
             worker.join()
     finally:
         for number, handler in previous.items():

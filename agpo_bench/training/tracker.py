@@ -21,6 +21,8 @@ from agpo_bench.files import write_whole
 TENSORBOARD_DIRECTORY = "tensorboard"
 WANDB_FILE = "wandb.json"
 WANDB_PROJECT = "agpo-bench"
+FINISH_SECONDS = 600.0
+"""For the last uploads of a run; what is not sent by then lies in its folder, for ``wandb sync``."""
 
 
 class Tracker(Protocol):
@@ -91,7 +93,7 @@ class WandbTracker:
             write_whole(file, json.dumps({"id": uuid.uuid4().hex}) + "\n")
         run_id = json.loads(file.read_text(encoding="utf-8"))["id"]
         project = os.environ.get("WANDB_PROJECT", WANDB_PROJECT)
-        self._errors, self._is_lost = (wandb.Error, OSError), False
+        self._is_lost = False
         try:
             self._run: Any = wandb.init(
                 project=project,
@@ -100,8 +102,13 @@ class WandbTracker:
                 config=dict(config),
                 dir=str(directory),
                 resume="allow",
-                # Else every line that is printed goes through the library, and fails with it.
-                settings=wandb.Settings(console="off"),
+                settings=wandb.Settings(
+                    # Else every line that is printed goes through the library, and fails with it.
+                    console="off",
+                    # Else the end of a run waits for a network that is gone.
+                    finish_timeout=FINISH_SECONDS,
+                    finish_timeout_raises=True,
+                ),
             )
         except wandb.Error as error:
             raise ValueError(
@@ -123,7 +130,7 @@ class WandbTracker:
             return
         try:
             tell()
-        except self._errors as error:
+        except Exception as error:  # The library has many kinds of its own for a lost process; none may end a run.
             self._is_lost = True
             print(f"warning: Weights & Biases gets no more metrics: {error}; metrics.jsonl has all", file=sys.stderr)
 

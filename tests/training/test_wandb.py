@@ -86,7 +86,7 @@ from tests.training.conftest import SMALL
 from tests.training.test_wandb import services
 
 def kill(session, record):
-    if session.step == 1:
+    if session.step == 1 if sys.argv[2] == "first" else session.is_finished:
         (service,) = services()
         os.kill(service, signal.SIGKILL)
 
@@ -103,8 +103,9 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_run_whose_tracker_died_goes_on_to_its_end_and_says_so_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", DRIVER, str(tmp_path / "run")]
+@pytest.mark.parametrize("step", ["first", "last"])
+def test_a_run_whose_tracker_died_goes_on_to_its_end_and_says_so_once(step: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", DRIVER, str(tmp_path / "run"), step]
     own = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=own)
     num_steps = len(list(read_lines(tmp_path / "run" / "metrics.jsonl")))
