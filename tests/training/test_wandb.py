@@ -92,7 +92,8 @@ def kill(session, record):
 
 config = load_config("embedded", **(SMALL | {"budget": 2400, "tracker": "wandb"}))
 outcome = train(config, load_method("grpo"), directory=Path(sys.argv[1]), on_step=kill)
-print(outcome.is_finished, outcome.num_steps)
+print(outcome.is_finished, outcome.num_steps, flush=True)
+os._exit(0)  # the library's own last words to a process that is gone are not ours to wait for
 """
 
 
