@@ -124,9 +124,14 @@ def read_state(checkpoint: Path) -> CheckpointState:
 
 
 def read_tensors(checkpoint: Path) -> dict[str, Any]:
-    """The tensor part of a checkpoint; only tensors and plain containers are read, no code."""
+    """The tensor part of a checkpoint; only tensors and plain containers are read, no code.
+
+    The tensors are views of the file, in memory that the processes of a machine share: copy what outlives the folder.
+    """
     try:
-        content: dict[str, Any] = torch.load(checkpoint / TENSORS_FILE, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(
+            checkpoint / TENSORS_FILE, map_location="cpu", weights_only=True, mmap=True
+        )
     except (RuntimeError, EOFError, UnpicklingError) as error:
         raise ValueError(_damaged(checkpoint / TENSORS_FILE)) from error
     return content

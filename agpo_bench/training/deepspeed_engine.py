@@ -172,24 +172,50 @@ class DeepSpeedEngine:
 
     def load_state(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Put master weights, moments and counts on the processes that hold them now, however many there are."""
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
         self._make_moments()
         own = dict(self._policy.named_parameters())
         if set(own) != set(weights):
             odd = sorted(set(own) ^ set(weights))
             raise ValueError(f"weights of another policy: {len(odd)} names differ, first {odd[0]!r}")
-        with self.whole_weights(), torch.no_grad():
+        with peers_needed(self._world):
             for name, parameter in own.items():
-                parameter.copy_(weights[name])
-        for name, parameter in own.items():
-            safe_set_full_fp32_param(parameter, weights[name].detach().to(parameter.device, torch.float32))
+                self._set_weight(parameter, weights[name])
+                self._set_held(parameter, weights[name])
         for number, parameter in enumerate(self._parameters):
             for name in MOMENTS:
                 found = state["state"].get(number, {}).get(name)
-                value = torch.zeros(_shape(parameter)) if found is None else found
-                safe_set_full_optimizer_state(parameter, value.to(parameter.device, torch.float32), name)
+                self._set_held(parameter, torch.zeros(_shape(parameter)) if found is None else found, name)
         self._set_count(max((int(entry["step"]) for entry in state["state"].values()), default=0))
+
+    @torch.no_grad()
+    def _set_weight(self, parameter: nn.Parameter, value: Tensor) -> None:
+        """Put the weight that forward passes read, in the type it has there; its master is another tensor."""
+        if self._stage < 3:
+            parameter.copy_(value)
+            return
+        from deepspeed.runtime.zero import GatheredParameters
+
+        # Where no process is named as the one that changes it, the library forgets the change on leaving.
+        with GatheredParameters([parameter], modifier_rank=0):
+            parameter.copy_(value)
+
+    def _set_held(self, parameter: Any, value: Tensor, moment: str | None = None) -> None:
+        """Put this process's share of a master weight or of a moment; ``value`` is whole, on any device."""
+        from deepspeed import utils
+
+        flat = value.detach().to(torch.float32).flatten()
+        key = () if moment is None else (moment,)
+        if self._stage < 3:
+            put = utils.safe_set_full_fp32_param if moment is None else utils.safe_set_full_optimizer_state
+            put(parameter, flat, *key)
+            return
+        # Equal shares, the last ones filled up: the library's own way to set a whole tensor takes no filling.
+        share = flat.new_zeros(parameter.ds_tensor.numel())
+        start = self._world.rank * share.numel()
+        part = flat[start : start + share.numel()]
+        share[: part.numel()] = part
+        put = utils.safe_set_local_fp32_param if moment is None else utils.safe_set_local_optimizer_state
+        put(parameter, share, *key)
 
     def _make_moments(self) -> None:
         """Let the optimiser make its moments, by an update at rate 0 with a gradient of 0."""

@@ -142,9 +142,11 @@ class TorchEngine:
         return self.optimizer.state_dict()
 
     def load_state(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Copy the weights in place."""
+        """Copy the weights in place, and the moments: what was given may be a view of a file."""
         self._policy.load_state_dict(weights)
         self.optimizer.load_state_dict(dict(state))
+        for entry in self.optimizer.state.values():
+            entry.update({name: value.clone() for name, value in entry.items()})
 
 
 @torch.no_grad()

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from agpo_bench import paths
 from agpo_bench.config import RunConfig
@@ -277,8 +279,8 @@ def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
     if session.config.lora_rank:
         saved: Mapping[str, torch.Tensor] = read_adapters(folder / checkpoints.ADAPTER_DIRECTORY)
     else:
-        whole = load_model(folder / checkpoints.MODEL_DIRECTORY, dtype="float32", device=session.device)
-        saved = dict(whole.model.named_parameters())
+        own = [name for name, _ in session.policy.named_parameters() if name.startswith("model.")]
+        saved = _saved_weights(folder / checkpoints.MODEL_DIRECTORY, {name.removeprefix("model.") for name in own})
     weights = {f"model.{name}": tensor for name, tensor in saved.items()}
     session.engine.load_state({**weights, **tensors["value"]}, tensors["optimizer"])
     session.engine.num_skipped_updates = state.num_skipped_updates
@@ -292,3 +294,20 @@ def restore(session: Session, folder: Path) -> checkpoints.CheckpointState:
     session.gradient_norms = list(state.gradient_norms)
     session.sync_sampler(state.weights_version)
     return state
+
+
+def _saved_weights(directory: Path, names: set[str]) -> dict[str, torch.Tensor]:
+    """Float32 weights of a saved model by the names of its parameters, in the memory of the host.
+
+    Where the files name them as the model does, they are views of the files: nothing is copied for any process. Never
+    on the device, which has no room for them beside a model that trains.
+    """
+    found: dict[str, torch.Tensor] = {}
+    try:
+        for file in sorted(directory.glob("*.safetensors")):
+            found |= load_file(file)
+    except (OSError, SafetensorError):
+        found = {}  # the library says what is wrong with it
+    if set(found) == names:
+        return found
+    return dict(load_model(directory, dtype="float32").model.named_parameters())

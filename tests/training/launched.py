@@ -74,6 +74,22 @@ def run(out: Path, *words: str, processes: int, **settings: Any) -> str:
     return said
 
 
+def start_module(module: str, *words: str, processes: int) -> None:
+    """Run a module of the tests to its end, in so many processes of the launcher."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    done = subprocess.run(
+        [*launcher, "-m", module, *words],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=1100,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def metrics(run_directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
 

@@ -20,7 +20,7 @@ from agpo_bench.training.checkpoint import newest_checkpoint, read_tensors
 from agpo_bench.training.model import load_model
 from agpo_bench.training.run import train
 from agpo_bench.training.setup import check, model_path
-from tests.training import launched
+from tests.training import launched, resumes
 
 needs_deepspeed = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="DeepSpeed is not installed; make test-deepspeed installs it"
@@ -94,6 +94,21 @@ def test_bfloat16_with_everything_shared_out_trains_and_saves_float32(tmp_path: 
     weights = dict(load_model(newest / "model").model.named_parameters())
     # Master weights: updates far below what bfloat16 can hold have not been rounded away.
     assert any(bool((weight != weight.bfloat16().float()).any()) for weight in weights.values())
+
+
+@pytest.mark.slow
+@needs_deepspeed
+@pytest.mark.timeout(1200)
+def test_two_processes_with_zero_3_go_on_where_two_left_off(tmp_path: Path) -> None:
+    launched.start_module("tests.training.resumes", str(tmp_path), processes=2)
+    for case in resumes.CASES:
+        whole, resumed = tmp_path / case / "whole", tmp_path / case / "resumed"
+        # Measured: not a bit of difference in any of them.
+        launched.assert_alike(resumed, whole, rel=1e-6, absolute=1e-9)
+        ours, theirs = (newest_checkpoint(run) for run in (resumed, whole))
+        assert ours is not None and theirs is not None and ours.name == theirs.name
+        for (name, weight), (_, expected) in zip(weights_of(ours / "model"), weights_of(theirs / "model"), strict=True):
+            torch.testing.assert_close(weight, expected, rtol=1e-6, atol=1e-8, msg=f"{case}: {name}")
 
 
 LORA: dict[str, Any] = {"lora_rank": 4, "learning_rate": 5e-4, "checkpoint_every_steps": 1, "budget": 1800}
