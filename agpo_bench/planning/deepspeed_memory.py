@@ -88,18 +88,6 @@ def device_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> lis
     return items
 
 
-def _checkpoint(trained: int, local: int) -> Item:
-    """What saving takes on the main process, or resuming on all processes of a node, whichever is more.
-
-    Moments are read through a mapped file, which takes no memory that cannot be given back.
-    """
-    if 4 * local > 12:
-        ranks, weights = (local, "ranks"), (trained, "parameters")
-        return item("checkpoint", ranks, weights, (4, "B"), note="float32 weights on every rank, while a run resumes")
-    note = "weights and moments on the main process, while it saves them"
-    return item("checkpoint", (trained, "parameters"), (12, "B"), note=note)
-
-
 def held_parameters(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> int:
     """Trained ones, and those that adapters leave frozen, which the critic shares."""
     return trained_parameters(shape, needs, machine) + (shape.num_parameters if machine.lora_rank else 0)
@@ -129,7 +117,9 @@ def host_items(shape: ModelShape, needs: MethodNeeds, machine: Machine) -> list[
         items.append(item("offloaded weights", (held, "parameters"), (machine.bytes_per_number, "B"), ranks=nodes))
     local = machine.num_gpus // nodes
     if machine.engine == "deepspeed":
-        items.append(_checkpoint(trained, local))
+        # To resume, every process maps the files, which takes no memory that cannot be given back.
+        note = "weights and moments on the main process, while it saves them"
+        items.append(item("checkpoint", (trained, "parameters"), (12, "B"), note=note))
     if machine.parks_reference and _has_own_reference(needs, machine):
         parked = (machine.bytes_per_number, "B")
         items.append(item("parked references", (local, "ranks"), (shape.num_parameters, "parameters"), parked))
