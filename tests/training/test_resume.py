@@ -144,6 +144,18 @@ def test_other_starting_weights_cannot_resume_a_run(small_config: Config, tmp_pa
         train(config, load_method("grpo"), directory=tmp_path / "run", resume=True)
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").is_file(), reason="the system does not tell what is mapped")
+def test_a_resumed_run_keeps_no_file_of_its_checkpoint_in_memory(small_config: Config, tmp_path: Path) -> None:
+    config, mapped = small_config(budget=1600, checkpoint_every_steps=1), []
+
+    def on_step(session: Session, record: StepRecord) -> None:
+        mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line)
+
+    train(config, load_method("ppo"), directory=tmp_path / "run", on_step=stop_after(1))
+    outcome = train(config, load_method("ppo"), directory=tmp_path / "run", resume=True, on_step=on_step)
+    assert outcome.num_steps > 1 and not mapped
+
+
 def test_only_the_newest_checkpoints_are_kept_and_hold_a_loadable_model(small_config: Config, tmp_path: Path) -> None:
     config = small_config(budget=4000, checkpoint_every_steps=1, keep_checkpoints=2)
     outcome = train(config, load_method("grpo"), directory=tmp_path)
