@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import agpo_bench
-from agpo_bench.training.world import LOCAL_RANK_OPTIONS, check_local_rank
+from agpo_bench.training.world import LOCAL_RANK_OPTIONS, check_local_rank, end_well, launched_size
 
 app = typer.Typer(
     name="agpo-bench",
@@ -372,6 +372,10 @@ def main() -> None:
     """Entry point: a mistake or an unusable file is one sentence on stderr and exit status 2, never a traceback."""
     try:
         app()
+    except SystemExit as ended:
+        if launched_size() > 1 and not ended.code:
+            end_well()
+        raise
     except (ValueError, OSError) as error:
         from agpo_bench.commands.mistakes import in_one_sentence
         from agpo_bench.training.world import is_first_to_tell
