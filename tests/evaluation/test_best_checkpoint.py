@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +10,7 @@ import pytest
 from agpo_bench.evaluation.results import read_result
 from agpo_bench.training.checkpoint import best_checkpoint, newest_checkpoint
 from agpo_bench.training.model import load_model
-
-
-def run(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "agpo_bench", *words], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from tests.command import run_command
 
 
 @pytest.mark.slow
@@ -28,7 +19,7 @@ def test_the_best_checkpoint_of_a_run_that_went_bad_is_evaluated_and_not_its_las
     # A rate at which the model forgets to answer within three steps.
     settings |= {"learning_rate": 0.01, "keep_best": "reward", "keep_best_steps": 1}
     changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    run("train", "--method", "grpo", "--tasks", "gsm8k", "--budget", "4k", "--out", str(tmp_path), *changes)
+    run_command("train", "--method", "grpo", "--tasks", "gsm8k", "--budget", "4k", "--out", str(tmp_path), *changes)
     directory = tmp_path / "grpo" / "seed-42"
     best, newest = best_checkpoint(directory), newest_checkpoint(directory)
     assert best is not None and newest is not None and best != newest
@@ -36,8 +27,8 @@ def test_the_best_checkpoint_of_a_run_that_went_bad_is_evaluated_and_not_its_las
     assert rewards[int(best.name) - 1] == max(rewards) > rewards[-1] + 0.2
 
     words = ("eval", "--run", str(directory), "--tasks", "gsm8k", "--limit", "10")
-    assert f"best checkpoint: {best}, " in run(*words, "--checkpoint", "best")
-    assert f"newest checkpoint: {newest}, " in run(*words)
+    assert f"best checkpoint: {best}, " in run_command(*words, "--checkpoint", "best")
+    assert f"newest checkpoint: {newest}, " in run_command(*words)
     fingerprints = set()
     for checkpoint, folder in ((best, directory / "best"), (newest, directory)):
         result = read_result(folder / "eval" / "gsm8k" / "results.json")

